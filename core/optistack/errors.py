@@ -1,0 +1,54 @@
+"""What a user can be told. Each error is one sentence and, where there is one, the fix; its class is the exit code."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class OptistackError(Exception):
+    """Base of every error that is shown to the user without a traceback.
+
+    ``message`` is one sentence that names what is wrong and where; ``fix`` is what to do about it.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, fix: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.fix}".strip()
+
+
+class CheckFailedError(OptistackError):
+    """A check on a running engine failed (exit code 1)."""
+
+    exit_code = 1
+
+
+class InputError(OptistackError):
+    """What the user gave is wrong: file, option, checkpoint, node (exit code 2)."""
+
+
+class PlanRefusedError(OptistackError):
+    """The stack cannot work on this model, node or engine (exit code 2)."""
+
+
+class EngineStartError(OptistackError):
+    """The engine did not come up (exit code 3)."""
+
+    exit_code = 3
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """A sentence that suggests the nearest of ``choices``, or lists them all, or nothing if there are none."""
+    known = sorted(set(choices))
+    if not known:
+        return ""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if close:
+        return f"Did you mean {close[0]!r}?"
+    return "Known: " + ", ".join(known) + "."

@@ -1,0 +1,161 @@
+"""The typed settings that plugins return, one class for each domain, and the engine-wide ones.
+
+Words are the field's own and engine-neutral; an adapter turns them into flags. A field left alone means "no opinion".
+Anything an adapter has no word for goes into ``arguments``, with its reason, so a new kind of plugin (another drafter,
+another KV format) needs no change here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from optistack.settings.values import Value
+
+Unset: Any = Field(default_factory=Value)
+
+
+class MemoryCharge(BaseModel):
+    """Memory that a plugin's work takes, for the budget.
+
+    ``per_gpu_bytes`` is fixed on each GPU (already divided by tensor parallelism), ``per_kv_token_bytes`` is charged on
+    each GPU for each KV token the pool holds, ``host_bytes`` is host RAM for one replica.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    what: str
+    per_gpu_bytes: int = 0
+    per_kv_token_bytes: int = 0
+    host_bytes: int = 0
+    why: str = ""
+    reference: str = ""
+
+
+class EngineArgument(BaseModel):
+    """A flag or an environment variable for one backend that the adapter itself has no word for.
+
+    ``name`` is the flag with its dashes (``--some-flag``) or, with ``env=True``, the variable. ``value`` ``None`` is a
+    flag without a value. ``versions`` is a PEP 440 specifier of the engine versions that have it (empty: all).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backend: str
+    name: str
+    value: str | None = None
+    env: bool = False
+    versions: str = ""
+    why: str
+    reference: str = ""
+
+
+class Settings(BaseModel):
+    """Base of everything a domain hook returns."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    charges: tuple[MemoryCharge, ...] = ()
+    arguments: tuple[EngineArgument, ...] = ()
+    serving: Serving | None = None
+
+
+class Serving(BaseModel):
+    """Settings of the engine as a whole. Any plugin may have an opinion on them through ``Settings.serving``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    attention_backend: Value[str] = Unset
+    prefill_attention_backend: Value[str] = Unset
+    context_tokens: Value[int] = Unset
+    max_running_requests: Value[int] = Unset
+    chunked_prefill_tokens: Value[int] = Unset
+    prefix_caching: Value[bool] = Unset
+    schedule_policy: Value[str] = Unset
+    cuda_graphs: Value[bool] = Unset
+    cuda_graph_max_batch: Value[int] = Unset
+    metrics: Value[bool] = Unset
+    cache_report: Value[bool] = Unset
+
+
+class WeightQuantization(Settings):
+    """What the checkpoint's weights are and which kernels run them.
+
+    ``checkpoint_format``  ``modelopt``, ``compressed-tensors``, ... or ``none``
+    ``experts``, ``shared_experts``, ``dense``  precision word by component: ``nvfp4``, ``fp8``, ``int4``, ``bf16``
+    ``engine_quantization``  the word to pass to the engine; normally unset, the engine reads the checkpoint
+    """
+
+    checkpoint_format: Value[str] = Unset
+    experts: Value[str] = Unset
+    shared_experts: Value[str] = Unset
+    dense: Value[str] = Unset
+    engine_quantization: Value[str] = Unset
+    moe_backend: Value[str] = Unset
+    fp4_gemm_backend: Value[str] = Unset
+
+
+class KVLayout(Settings):
+    """How KV is laid out in device memory.
+
+    ``dtype``, ``draft_dtype``  ``bfloat16``, ``fp8_e4m3``, ... (``auto`` is not an answer: a plan says what it is)
+    ``page_size_tokens``  tokens in a KV page (SGLang's page size, vLLM's block size)
+    ``scales``  where FP8 scales come from: ``checkpoint`` or ``unit`` (1.0)
+    """
+
+    dtype: Value[str] = Unset
+    draft_dtype: Value[str] = Unset
+    page_size_tokens: Value[int] = Unset
+    scales: Value[str] = Unset
+    scales_file: Value[str] = Unset
+
+
+class Speculation(Settings):
+    """Speculative decoding. ``method`` is a free word: ``dflash``, ``eagle3``, ``ngram``, ...
+
+    ``num_draft_tokens`` is the number of tokens proposed in each step, the bonus token not counted.
+    ``draft_checkpoint`` is a folder or a hub id.
+    """
+
+    method: Value[str] = Unset
+    draft_checkpoint: Value[str] = Unset
+    num_draft_tokens: Value[int] = Unset
+    draft_quantization: Value[str] = Unset
+    draft_attention_backend: Value[str] = Unset
+    draft_window_tokens: Value[int] = Unset
+
+
+class CacheTier(Settings):
+    """One tier of KV cache below the device's. Tiers are merged by ``level``.
+
+    ``level``  2 for host RAM, 3 for storage
+    ``backend``  ``native``, ``file``, ``mooncake``, ``nixl``, ``lmcache``, ...
+    ``capacity_bytes``  of one replica, over all of its ranks
+    ``key``  what tells apart directories whose bytes differ (model, dtype, page size, layout, engine version)
+    """
+
+    level: Literal[2, 3]
+    backend: Value[str] = Unset
+    capacity_bytes: Value[int] = Unset
+    write_policy: Value[str] = Unset
+    layout: Value[str] = Unset
+    io_backend: Value[str] = Unset
+    directory: Value[str] = Unset
+    key: Value[str] = Unset
+    prefetch_policy: Value[str] = Unset
+    extra_config: Value[dict[str, Any]] = Unset
+
+
+class Routing(Settings):
+    """How requests are spread over replicas."""
+
+    policy: Value[str] = Unset
+    session_header: Value[str] = Unset
+    target_concurrency: Value[int] = Unset
+    max_homes: Value[int] = Unset
+    overload_margin: Value[int] = Unset
+    session_idle_s: Value[float] = Unset
+
+
+Settings.model_rebuild()
