@@ -31,6 +31,7 @@ class MemoryCharge(BaseModel):
     host_bytes: int = 0
     why: str = ""
     reference: str = ""
+    source: str = ""
 
 
 class EngineArgument(BaseModel):
@@ -49,10 +50,11 @@ class EngineArgument(BaseModel):
     versions: str = ""
     why: str
     reference: str = ""
+    source: str = ""
 
 
 class Settings(BaseModel):
-    """Base of everything a domain hook returns."""
+    """Base of everything a domain hook returns. The host fills in ``source`` of charges and arguments."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

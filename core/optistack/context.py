@@ -1,0 +1,55 @@
+"""What a plugin's hook gets to see while a stack is being resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    from optistack.facts.model import ModelFacts
+    from optistack.facts.node import NodeFacts
+    from optistack.settings.resolved import ResolvedStack
+    from optistack.stack.spec import ParallelSection, WorkloadSection
+
+
+class EngineFacts(BaseModel):
+    """The engine that the plan is for. Filled in by its adapter, for a version and a device.
+
+    ``device``  ``cuda`` or ``cpu``
+    ``traits``  facts that differ between engines and versions and that plugins reckon with, such as
+                ``aux_hidden_state_copies``; each adapter documents its own
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backend: str
+    version: str
+    device: str
+    installed: bool = False
+    python: str | None = None
+    traits: dict[str, Any] = {}
+
+    def trait(self, name: str, default: Any = None) -> Any:
+        return self.traits.get(name, default)
+
+
+@dataclass(frozen=True)
+class PlanContext:
+    """The argument of the domain hooks.
+
+    ``node`` is the share of one replica: its GPUs and its part of the host's RAM. ``options`` is an instance of the
+    plugin's own option model. ``so_far`` holds the merged settings of all hooks called before this one.
+    ``load_model(reference, config)`` reads the facts of another checkpoint, such as a draft's; it never downloads.
+    """
+
+    model: ModelFacts
+    node: NodeFacts
+    engine: EngineFacts
+    parallel: ParallelSection
+    workload: WorkloadSection
+    options: Any
+    so_far: ResolvedStack
+    load_model: Callable[[str, str | None], ModelFacts]

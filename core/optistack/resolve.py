@@ -1,0 +1,94 @@
+"""Resolve a stack: call the plugins' domain hooks in order and merge what they say."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from optistack.context import PlanContext
+from optistack.errors import InputError, nearest
+from optistack.host import Host, Plugin
+from optistack.settings.domains import (
+    CacheTier,
+    KVLayout,
+    Routing,
+    Serving,
+    Settings,
+    Speculation,
+    WeightQuantization,
+)
+from optistack.settings.resolved import ResolvedStack, combine
+from optistack.settings.values import choose
+from optistack.stack.spec import ServingSection
+
+ONE_ANSWER: tuple[tuple[str, type[Settings]], ...] = (
+    ("optistack_quantize_weights", WeightQuantization),
+    ("optistack_lay_out_kv", KVLayout),
+    ("optistack_speculate", Speculation),
+)
+"""Domain hooks with one answer, in the order in which they are called. Tiers and routing follow."""
+
+Contributions = list[tuple[str, Settings | Serving]]
+
+
+def parse_options(plugin: Plugin, given: dict[str, Any]) -> Any:
+    """``given`` as an instance of the plugin's option model. Raises InputError naming option, plugin and nearest name."""
+    try:
+        return plugin.info.options.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            hint = nearest(path, plugin.info.options.model_fields)
+            raise InputError(f"Plugin {plugin.name} has no option {path!r}.", fix=hint) from error
+        raise InputError(f"Option {path} of plugin {plugin.name}: {first['msg']}.") from error
+
+
+def user_wishes(serving: ServingSection) -> Serving:
+    """What the stack file itself says about the engine as a whole, as firm wishes."""
+    why = "the stack file says so"
+    fields = {name: getattr(serving, name) for name in Serving.model_fields if name in ServingSection.model_fields}
+    return Serving(**{name: choose(value, why=why) for name, value in fields.items() if value is not None})
+
+
+def resolve(
+    host: Host,
+    plugins: Sequence[Plugin],
+    context: PlanContext,
+    options: dict[str, Any],
+    base: Iterable[tuple[str, Settings | Serving]],
+) -> ResolvedStack:
+    """The merged settings of ``plugins``.
+
+    ``context``  for the first hook; ``options`` and ``so_far`` are filled in for each call
+    ``options``  parsed options by plugin name
+    ``base``     opinions that are there before any plugin speaks: the stack file's, the adapter's suggestions
+
+    Raises PlanRefusedError where opinions contradict each other or a plugin refuses.
+    """
+    said: Contributions = list(base)
+    so_far = combine(said)
+
+    def ask(plugin: Plugin, hook: str, expected: type[Any], many: bool) -> None:
+        nonlocal so_far
+        ctx = dataclasses.replace(context, options=options[plugin.name], so_far=so_far)
+        if many:
+            answers = list(host.call_many(plugin, hook, expected, ctx=ctx))
+        else:
+            answer = host.call(plugin, hook, expected, ctx=ctx)
+            answers = [] if answer is None else [answer]
+        if answers:
+            said.extend((plugin.name, answer) for answer in answers)
+            so_far = combine(said)
+
+    for hook, expected in ONE_ANSWER:
+        for plugin in plugins:
+            ask(plugin, hook, expected, many=False)
+    for plugin in plugins:
+        ask(plugin, "optistack_tier_cache", CacheTier, many=True)
+    for plugin in plugins:
+        ask(plugin, "optistack_route", Routing, many=False)
+    return so_far

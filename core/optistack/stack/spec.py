@@ -1,0 +1,92 @@
+"""``StackSpec``: what the user wrote in the stack file, validated. It says what is wanted; nothing is resolved yet."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelSection(_Section):
+    """Which checkpoint to serve."""
+
+    checkpoint: str = Field(description="A folder, or a hub id such as org/name.")
+    revision: str | None = Field(None, description="Revision of a hub id; its default branch when not given.")
+    config: str | None = Field(
+        None,
+        description="A folder or config.json with the model's shape, used for planning where the checkpoint is not on "
+        "this machine. Relative to the stack file.",
+    )
+    served_name: str | None = Field(None, description="The name that clients ask for.")
+    trust_remote_code: bool = Field(False, description="Let the engine run code that comes with the checkpoint.")
+
+
+class WorkloadSection(_Section):
+    """What the replica will be asked to do."""
+
+    input_tokens: int = Field(4096, gt=0, description="Prompt tokens of a request, shared prefix included.")
+    output_tokens: int = Field(512, gt=0, description="Generated tokens of a request.")
+    concurrency: int = Field(5, gt=0, description="Requests in flight on one replica at the same time.")
+    turns: int = Field(1, gt=0, description="Requests of a session.")
+
+
+class ParallelSection(_Section):
+    """How one replica is spread over GPUs, and how many replicas this node runs."""
+
+    tensor: int = Field(1, gt=0, description="Tensor-parallel size of a replica (TP).")
+    expert: int = Field(1, gt=0, description="Expert-parallel size of a replica (EP).")
+    attention_data: int = Field(1, gt=0, description="Data-parallel attention ranks inside a replica.")
+    replicas: int = Field(1, gt=0, description="Replicas on this node.")
+
+
+class EngineSection(_Section):
+    """Which engine runs the stack."""
+
+    version: str | None = Field(None, description="Engine version to plan for when none is installed here.")
+    python: str | None = Field(None, description="Python of the engine's own environment.")
+    image: str | None = Field(None, description="Container image for the rendered script.")
+
+
+class ServingSection(_Section):
+    """Settings of the engine as a whole; a key that is absent is decided by the plugins, the plan or the engine."""
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int | None = Field(None, ge=1, le=65535, description="Port; a free one is picked when not given.")
+    context_tokens: int | None = Field(None, gt=0, description="Longest prompt plus output.")
+    max_running_requests: int | None = Field(None, gt=0, description="Requests that decode at the same time.")
+    chunked_prefill_tokens: int | None = Field(None, gt=0, description="Prefill tokens in one forward pass.")
+    attention_backend: str | None = Field(None, description="Attention kernels, in the engine's word.")
+    schedule_policy: str | None = Field(None, description="Order of waiting requests, in the engine's word.")
+    prefix_caching: bool | None = Field(None, description="Reuse the KV of equal prefixes; on unless switched off.")
+    cuda_graphs: bool | None = Field(None, description="Capture CUDA graphs; the engine's default when not given.")
+    reasoning_parser: str | None = Field(None, description="Splits reasoning from the answer.")
+    tool_call_parser: str | None = Field(None, description="Reads tool calls from the answer.")
+    kv_memory_gib: float | None = Field(None, gt=0, description="Size of the KV pool of each rank; needed on CPU.")
+    dev_endpoints: bool = Field(
+        False, description="Open the engine's development endpoints, which prove more. Only on a loopback address."
+    )
+    ready_timeout_s: float = Field(1800.0, gt=0, description="How long the engine may take to come up.")
+
+
+class StackSpec(_Section):
+    """A stack file."""
+
+    version: Literal[1] = Field(1, description="Version of this file's format.")
+    name: str = Field("optistack", pattern=r"^[a-z0-9][a-z0-9._-]*$", description="Name of the deployment.")
+    model: ModelSection
+    node: str = Field("detect", description="A node preset such as b200x4, or detect.")
+    backend: Literal["sglang", "vllm"] | str | None = Field(
+        None, description="sglang, vllm, or another that is installed."
+    )
+    engine: EngineSection = EngineSection()
+    parallel: ParallelSection = ParallelSection()
+    workload: WorkloadSection = WorkloadSection()
+    serving: ServingSection = ServingSection()
+    plugins: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="Plugins to use, by name, each with its options."
+    )
+    engine_args: tuple[str, ...] = Field((), description="Arguments handed to the engine as they are, after ours.")

@@ -1,0 +1,113 @@
+"""A client of a running engine: the OpenAI-compatible routes, the metrics page, and the engine's own information."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from optistack.errors import CheckFailedError, InputError
+from optistack.verify.metrics import Metrics, parse_metrics
+
+if TYPE_CHECKING:
+    import httpx
+
+
+@dataclass(frozen=True)
+class Completion:
+    """An answer. ``cached_tokens`` is ``None`` when the engine does not report it."""
+
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int | None
+    raw: dict[str, Any]
+
+
+class Endpoint:
+    """One engine at ``url`` (scheme, host, port). Use as a context manager, or call :meth:`close`.
+
+    ``transport`` is for tests: ``httpx.MockTransport``.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 120.0,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        import httpx
+
+        self.url = url.rstrip("/")
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        try:
+            self._client = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s, transport=transport)
+        except (httpx.InvalidURL, TypeError) as error:
+            raise InputError(f"{url!r} is not a URL: {error}.", fix="Give it like http://127.0.0.1:8000.") from error
+
+    def __enter__(self) -> Endpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        """Send a request. Raises InputError when nobody answers at the URL; any HTTP status is returned."""
+        import httpx
+
+        try:
+            return self._client.request(method, path, **arguments)
+        except httpx.UnsupportedProtocol as error:
+            raise InputError(f"{self.url!r} is not a URL.", fix="Give it like http://127.0.0.1:8000.") from error
+        except httpx.TransportError as error:
+            raise InputError(
+                f"No engine answers at {self.url}{path}: {type(error).__name__} {error}".rstrip() + ".",
+                fix="Is it up? `optistack status` lists what runs here.",
+            ) from error
+
+    def get_json(self, path: str) -> dict[str, Any] | None:
+        """The JSON object at ``path``; ``None`` when the engine has no such route."""
+        response = self.request("GET", path)
+        if response.status_code != 200:
+            return None
+        try:
+            body = response.json()
+        except ValueError:
+            return None
+        return body if isinstance(body, dict) else None
+
+    def metrics(self) -> Metrics:
+        """The metrics page, empty when there is none."""
+        response = self.request("GET", "/metrics")
+        return parse_metrics(response.text if response.status_code == 200 else "")
+
+    def model(self) -> str:
+        """The first served model's name. Raises CheckFailedError when the engine lists none."""
+        models = (self.get_json("/v1/models") or {}).get("data") or []
+        if not models:
+            raise CheckFailedError(f"{self.url}/v1/models lists no model.")
+        return str(models[0]["id"])
+
+    def complete(self, prompt: str | list[int], *, max_tokens: int = 16, **fields: Any) -> Completion:
+        """A greedy completion of ``prompt`` (text or token ids). Extra ``fields`` go into the request.
+
+        Raises CheckFailedError with the engine's own message when it answers with an error.
+        """
+        body = {"model": self.model(), "prompt": prompt, "max_tokens": max_tokens, "temperature": 0.0, **fields}
+        response = self.request("POST", "/v1/completions", json=body)
+        if response.status_code != 200:
+            raise CheckFailedError(f"{self.url} answered {response.status_code} to a completion: {response.text[:300]}")
+        raw = response.json()
+        usage = raw.get("usage") or {}
+        details = usage.get("prompt_tokens_details") or {}
+        return Completion(
+            text=raw["choices"][0]["text"],
+            prompt_tokens=int(usage.get("prompt_tokens") or 0),
+            completion_tokens=int(usage.get("completion_tokens") or 0),
+            cached_tokens=details.get("cached_tokens"),
+            raw=raw,
+        )
