@@ -19,8 +19,18 @@ class EngineFacts(BaseModel):
     """The engine that the plan is for. Filled in by its adapter, for a version and a device.
 
     ``device``  ``cuda`` or ``cpu``
-    ``traits``  facts that differ between engines and versions and that plugins reckon with, such as
-                ``aux_hidden_state_copies``; each adapter documents its own
+    ``traits``  facts that differ between engines and versions and that plugins reckon with:
+
+    ======================== ===============================================================================
+    aux_hidden_state_copies  how often a drafter's captured hidden states lie in device memory at once
+    default_prefill_tokens   tokens of one prefill pass when nobody sets ``serving.chunked_prefill_tokens``
+    host_kv_copies           copies of the same KV in host RAM over the ranks of a replica
+    speculation_methods      methods that this engine has on this device
+    kv_dtypes                KV dtypes that it has on this device
+    weight_formats           weight precisions that it has on this device
+    storage_backends         storage tiers that it has on this device
+    host_tier                whether it has a host tier on this device
+    ======================== ===============================================================================
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

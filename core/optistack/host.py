@@ -26,7 +26,7 @@ DISABLE_VARIABLE = "OPTISTACK_DISABLE_PLUGINS"
 
 @dataclass(frozen=True)
 class Plugin:
-    """A plugin that loaded. ``hooks`` are the names of the hooks it implements; ``distribution`` is ``name version``."""
+    """A plugin that loaded. ``hooks`` names the hooks it implements; ``distribution`` is ``name version``."""
 
     info: PluginInfo
     distribution: str

@@ -35,7 +35,10 @@ Contributions = list[tuple[str, Settings | Serving]]
 
 
 def parse_options(plugin: Plugin, given: dict[str, Any]) -> Any:
-    """``given`` as an instance of the plugin's option model. Raises InputError naming option, plugin and nearest name."""
+    """``given`` as an instance of the plugin's option model.
+
+    Raises InputError that names the option, the plugin and the nearest option it has.
+    """
     try:
         return plugin.info.options.model_validate(given)
     except ValidationError as error:

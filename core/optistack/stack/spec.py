@@ -79,9 +79,7 @@ class StackSpec(_Section):
     name: str = Field("optistack", pattern=r"^[a-z0-9][a-z0-9._-]*$", description="Name of the deployment.")
     model: ModelSection
     node: str = Field("detect", description="A node preset such as b200x4, or detect.")
-    backend: Literal["sglang", "vllm"] | str | None = Field(
-        None, description="sglang, vllm, or another that is installed."
-    )
+    backend: str | None = Field(None, description="sglang, vllm, or another that is installed.")
     engine: EngineSection = EngineSection()
     parallel: ParallelSection = ParallelSection()
     workload: WorkloadSection = WorkloadSection()

@@ -81,9 +81,12 @@ class Endpoint:
         return body if isinstance(body, dict) else None
 
     def metrics(self) -> Metrics:
-        """The metrics page, empty when there is none."""
+        """The metrics page, empty when there is none or what is there are no metrics."""
         response = self.request("GET", "/metrics")
-        return parse_metrics(response.text if response.status_code == 200 else "")
+        try:
+            return parse_metrics(response.text if response.status_code == 200 else "")
+        except ValueError:
+            return Metrics(())
 
     def model(self) -> str:
         """The first served model's name. Raises CheckFailedError when the engine lists none."""

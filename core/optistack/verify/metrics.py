@@ -1,13 +1,8 @@
-"""Reading Prometheus text: the metrics page of an engine as values that can be looked up and subtracted."""
+"""The metrics page of an engine as values that can be looked up and compared between two readings."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-
-_SAMPLE = re.compile(r"^(?P<name>[A-Za-z_:][A-Za-z0-9_:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)(?:\s+-?\d+)?$")
-_LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
-_ESCAPES = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 
 
 @dataclass(frozen=True)
@@ -41,20 +36,8 @@ class Metrics:
 
 
 def parse_metrics(text: str) -> Metrics:
-    """Parse the Prometheus text format; lines that are no samples are passed over."""
-    samples = []
-    for line in text.splitlines():
-        match = _SAMPLE.match(line.strip())
-        if match is None:
-            continue
-        try:
-            value = float(match["value"])
-        except ValueError:
-            continue
-        labels = {name: _unescape(text) for name, text in _LABEL.findall(match["labels"] or "")}
-        samples.append(Sample(match["name"], labels, value))
-    return Metrics(tuple(samples))
+    """Parse a page in the Prometheus text format. Raises ValueError when it is not one."""
+    from prometheus_client.parser import text_string_to_metric_families
 
-
-def _unescape(text: str) -> str:
-    return re.sub(r'\\[\\"n]', lambda match: _ESCAPES[match.group()], text)
+    families = text_string_to_metric_families(text)
+    return Metrics(tuple(Sample(s.name, dict(s.labels), s.value) for family in families for s in family.samples))
