@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from optistack.launch import Launch
     from optistack.memory.budget import EngineReserves, MemoryBudget
     from optistack.rules import Rule
+    from optistack.settings import Serving, Settings
     from optistack.settings.resolved import ResolvedStack
     from optistack.stack.spec import StackSpec
     from optistack.verify.endpoint import Endpoint
@@ -59,8 +60,13 @@ class Backend(Protocol):
     def facts(self, version: str, device: str) -> EngineFacts:
         """What plugins may reckon with, for this version and device."""
 
-    def defaults(self, spec: StackSpec, model: ModelFacts, node: NodeFacts, engine: EngineFacts) -> ResolvedStack:
-        """Suggestions of the adapter itself, signed with its name (page size, attention backend of this model)."""
+    def defaults(
+        self, spec: StackSpec, model: ModelFacts, node: NodeFacts, engine: EngineFacts
+    ) -> Sequence[Settings | Serving]:
+        """Opinions of the adapter itself (the attention backend of this model, page sizes that its kernels take).
+
+        They are signed with the adapter's name. Its constraints hold; its values yield to any plugin's.
+        """
 
     def reserves(
         self, stack: ResolvedStack, model: ModelFacts, node: NodeFacts, engine: EngineFacts, spec: StackSpec

@@ -34,7 +34,16 @@ class InputError(OptistackError):
 
 
 class PlanRefusedError(OptistackError):
-    """The stack cannot work on this model, node or engine (exit code 2)."""
+    """The stack cannot work on this model, node or engine (exit code 2).
+
+    A plugin that refuses because this engine or device lacks what it needs gives a ``rule``, a stable id:
+    ``--allow-degraded`` may then leave that plugin out. ``plugin`` is filled in by the host.
+    """
+
+    def __init__(self, message: str, *, fix: str = "", rule: str = "", plugin: str = "") -> None:
+        super().__init__(message, fix=fix)
+        self.rule = rule
+        self.plugin = plugin
 
 
 class EngineStartError(OptistackError):

@@ -147,6 +147,9 @@ class Host:
     def _guard(name: str, hook: str, call: Callable[[], Any]) -> Any:
         try:
             return call()
+        except PlanRefusedError as error:
+            error.plugin = name
+            raise
         except OptistackError:
             raise
         except Exception as error:

@@ -20,7 +20,7 @@ from optistack.settings.domains import (
     Speculation,
     WeightQuantization,
 )
-from optistack.settings.resolved import ResolvedStack, combine
+from optistack.settings.resolved import Contribution, ResolvedStack, combine
 from optistack.settings.values import choose
 from optistack.stack.spec import ServingSection
 
@@ -30,8 +30,6 @@ ONE_ANSWER: tuple[tuple[str, type[Settings]], ...] = (
     ("optistack_speculate", Speculation),
 )
 """Domain hooks with one answer, in the order in which they are called. Tiers and routing follow."""
-
-Contributions = list[tuple[str, Settings | Serving]]
 
 
 def parse_options(plugin: Plugin, given: dict[str, Any]) -> Any:
@@ -62,7 +60,7 @@ def resolve(
     plugins: Sequence[Plugin],
     context: PlanContext,
     options: dict[str, Any],
-    base: Iterable[tuple[str, Settings | Serving]],
+    base: Iterable[Contribution],
 ) -> ResolvedStack:
     """The merged settings of ``plugins``.
 
@@ -72,7 +70,7 @@ def resolve(
 
     Raises PlanRefusedError where opinions contradict each other or a plugin refuses.
     """
-    said: Contributions = list(base)
+    said = list(base)
     so_far = combine(said)
 
     def ask(plugin: Plugin, hook: str, expected: type[Any], many: bool) -> None:
@@ -84,7 +82,7 @@ def resolve(
             answer = host.call(plugin, hook, expected, ctx=ctx)
             answers = [] if answer is None else [answer]
         if answers:
-            said.extend((plugin.name, answer) for answer in answers)
+            said.extend(Contribution(plugin.name, answer) for answer in answers)
             so_far = combine(said)
 
     for hook, expected in ONE_ANSWER:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -22,6 +22,8 @@ from optistack.settings.domains import (
 from optistack.settings.values import Value, merge
 
 D = TypeVar("D", bound=BaseModel)
+
+Part = tuple[str, BaseModel, bool]
 
 DOMAIN_FIELDS: dict[type[Settings], str] = {
     WeightQuantization: "quantization",
@@ -67,27 +69,35 @@ def _values(prefix: str, section: BaseModel) -> Iterator[tuple[str, Value[Any]]]
             yield f"{prefix}.{name}", value
 
 
-def combine(contributions: Iterable[tuple[str, Settings | Serving]]) -> ResolvedStack:
-    """Merge what ``(source, settings)`` say into one stack.
+class Contribution(NamedTuple):
+    """What one source says. ``fallback`` is for the plan and the adapter, whose opinions yield to any plugin's."""
+
+    source: str
+    settings: Settings | Serving
+    fallback: bool = False
+
+
+def combine(contributions: Iterable[Contribution]) -> ResolvedStack:
+    """Merge contributions into one stack.
 
     Raises PlanRefusedError, naming every source involved, where they contradict each other.
     """
-    by_section: dict[str, list[tuple[str, BaseModel]]] = {name: [] for name in ("serving", *DOMAIN_FIELDS.values())}
-    tiers: dict[int, list[tuple[str, BaseModel]]] = {}
+    by_section: dict[str, list[Part]] = {name: [] for name in ("serving", *DOMAIN_FIELDS.values())}
+    tiers: dict[int, list[Part]] = {}
     charges: list[MemoryCharge] = []
     arguments: list[EngineArgument] = []
-    for source, settings in contributions:
+    for source, settings, fallback in contributions:
         if isinstance(settings, Serving):
-            by_section["serving"].append((source, settings))
+            by_section["serving"].append((source, settings, fallback))
             continue
         if settings.serving is not None:
-            by_section["serving"].append((source, settings.serving))
+            by_section["serving"].append((source, settings.serving, fallback))
         charges.extend(charge.model_copy(update={"source": source}) for charge in settings.charges)
         arguments.extend(argument.model_copy(update={"source": source}) for argument in settings.arguments)
         if isinstance(settings, CacheTier):
-            tiers.setdefault(settings.level, []).append((source, settings))
+            tiers.setdefault(settings.level, []).append((source, settings, fallback))
         elif type(settings) in DOMAIN_FIELDS:
-            by_section[DOMAIN_FIELDS[type(settings)]].append((source, settings))
+            by_section[DOMAIN_FIELDS[type(settings)]].append((source, settings, fallback))
     merged: dict[str, Any] = {
         "serving": _merge_section("serving", Serving, by_section["serving"]),
         "quantization": _merge_section("quantization", WeightQuantization, by_section["quantization"]),
@@ -103,13 +113,13 @@ def combine(contributions: Iterable[tuple[str, Settings | Serving]]) -> Resolved
     return ResolvedStack(charges=tuple(charges), arguments=_merge_arguments(arguments), **merged)
 
 
-def _merge_section(path: str, kind: type[D], parts: list[tuple[str, BaseModel]], **fixed: Any) -> D:
+def _merge_section(path: str, kind: type[D], parts: list[Part], **fixed: Any) -> D:
     fields = [name for name, field in kind.model_fields.items() if name not in ("charges", "arguments", "serving")]
     merged = {}
     for name in fields:
         opinions = [
-            opinion.from_source(source)
-            for source, part in parts
+            opinion.from_source(source, fallback=fallback)
+            for source, part, fallback in parts
             if isinstance(opinion := getattr(part, name), Value) and opinion.has_opinion
         ]
         if opinions:
@@ -117,9 +127,9 @@ def _merge_section(path: str, kind: type[D], parts: list[tuple[str, BaseModel]],
     return kind(**fixed, **merged)
 
 
-def _check_level(level: int, tiers: dict[int, list[tuple[str, BaseModel]]]) -> None:
+def _check_level(level: int, tiers: dict[int, list[Part]]) -> None:
     if level == 3 and 2 not in tiers:
-        sources = ", ".join(source for source, _ in tiers[level])
+        sources = ", ".join(source for source, _, _ in tiers[level])
         raise PlanRefusedError(
             f"{sources} asks for a storage tier without a host tier below it.",
             fix="Both engines stage storage through host RAM: give the host tier a size.",

@@ -34,6 +34,7 @@ class Value(BaseModel, Generic[T]):
 
     ``value``        what it should be; ``None`` when the opinion only constrains
     ``default``      true when ``value`` is a suggestion that yields to anybody's firm wish
+    ``fallback``     set by the host on opinions of the plan and the adapter, which yield to any plugin's
     ``one_of``       allowed values (empty: all)
     ``multiple_of``  the value must be a whole multiple of this
     ``at_least``, ``at_most``  inclusive bounds
@@ -46,6 +47,7 @@ class Value(BaseModel, Generic[T]):
 
     value: T | None = None
     default: bool = False
+    fallback: bool = False
     one_of: tuple[T, ...] = ()
     multiple_of: int | None = None
     at_least: float | None = None
@@ -95,10 +97,10 @@ class Value(BaseModel, Generic[T]):
             parts.append(f"at most {self.at_most:g}")
         return ", ".join(parts)
 
-    def from_source(self, source: str) -> Value[T]:
+    def from_source(self, source: str, *, fallback: bool = False) -> Value[T]:
         """The same opinion, signed."""
         origin = Origin(source=source, said=self.describe(), why=self.why, reference=self.reference)
-        return self.model_copy(update={"origins": (origin,)})
+        return self.model_copy(update={"origins": (origin,), "fallback": fallback})
 
 
 UNSET: Value[Any] = Value()
@@ -141,24 +143,29 @@ def merge(setting: str, opinions: Iterable[Value[Any]]) -> Value[Any]:
         return UNSET
     origins = tuple(sorted({o for opinion in held for o in opinion.origins}, key=lambda o: (o.source, o.said)))
     constraints = _intersect(setting, held, origins)
-    firm = [opinion for opinion in held if opinion.is_set and not opinion.default]
-    suggestions = [opinion for opinion in held if opinion.is_set and opinion.default]
-    _agree(setting, firm)
-    if firm:
-        wish, is_default = firm[0].value, False
-    else:
-        fitting = [opinion for opinion in suggestions if constraints.allows(opinion.value)]
-        _agree(setting, fitting)
-        if fitting:
-            wish, is_default = fitting[0].value, True
-        else:
-            wish, is_default = _only_choice(constraints), False
+    wish, is_default = _wish(setting, held, constraints)
     if wish is not None and not constraints.allows(wish):
         raise PlanRefusedError(
             f"{setting} = {wish} is not {constraints.describe()}: {_who(origins)}.",
             fix="Change the option of one of them, or leave one out.",
         )
     return constraints.model_copy(update={"value": wish, "default": is_default, "origins": origins})
+
+
+def _wish(setting: str, held: list[Value[Any]], constraints: Value[Any]) -> tuple[Any, bool]:
+    """The value that is wanted, and whether it is a default: a firm wish, else a plugin's suggestion that fits, else
+    the fallback, else the only value that the constraints leave."""
+    firm = [opinion for opinion in held if opinion.is_set and not opinion.default and not opinion.fallback]
+    if firm:
+        _agree(setting, firm)
+        return firm[0].value, False
+    fitting = [opinion for opinion in held if opinion.is_set and constraints.allows(opinion.value)]
+    for fallback in (False, True):
+        candidates = [opinion for opinion in fitting if opinion.fallback is fallback]
+        if candidates:
+            _agree(setting, candidates)
+            return candidates[0].value, True
+    return (constraints.one_of[0] if len(constraints.one_of) == 1 else None), False
 
 
 def _intersect(setting: str, held: list[Value[Any]], origins: tuple[Origin, ...]) -> Value[Any]:
@@ -195,10 +202,6 @@ def _agree(setting: str, opinions: list[Value[Any]]) -> None:
                 f"Two plugins disagree on {setting}: {_who((*first.origins, *other.origins))}.",
                 fix="Change the option of one of them, or leave one out.",
             )
-
-
-def _only_choice(constraints: Value[Any]) -> Any:
-    return constraints.one_of[0] if len(constraints.one_of) == 1 else None
 
 
 def _sort_key(choice: Any) -> tuple[bool, Any]:
