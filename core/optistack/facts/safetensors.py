@@ -107,8 +107,7 @@ def _tensor(file: Path, name: str, entry: Any, data_bytes: int) -> Tensor:
     try:
         dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
         values = math.prod(shape)
-        sizes = (begin, end, *shape)
-        sound = all(isinstance(number, int) and number >= 0 for number in sizes) and begin <= end
+        sound = 0 <= begin <= end and min(shape, default=0) >= 0 and isinstance(values + begin + end, int)
     except (KeyError, TypeError, ValueError):
         sound = False
     if not sound:
@@ -126,18 +125,19 @@ def _tensor(file: Path, name: str, entry: Any, data_bytes: int) -> Tensor:
     return Tensor(dtype, shape, end - begin)
 
 
-def shards_of(folder: Path) -> tuple[Path, ...]:
+def read_shards(folder: Path) -> list[Shard]:
     """The safetensors files that make up the checkpoint in ``folder``, in name order; empty if it has none.
 
-    The index decides where there is one, for some repositories carry the same weights twice. InputError when the index
-    names files that are not there.
+    The index decides where there is one, for some repositories carry the same weights twice. InputError when a file is
+    damaged, when the index names a file that is not there or a tensor that no file has.
     """
     index = folder / INDEX
     present = sorted(folder.glob("*.safetensors"))
     if not index.is_file():
         whole = folder / "model.safetensors"
-        return (whole,) if whole in present else tuple(present)
-    names = sorted(set(read_index(index).values()))
+        return [read_shard(file) for file in ([whole] if whole in present else present)]
+    weight_map = _read_index(index)
+    names = sorted(set(weight_map.values()))
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -145,10 +145,14 @@ def shards_of(folder: Path) -> tuple[Path, ...]:
             f"{index} names {missing[0]}{more}, which {folder} does not have ({len(missing)} of {len(names)} missing).",
             fix="Download the rest of the checkpoint.",
         )
-    return tuple(folder / name for name in names)
+    shards = [read_shard(folder / name) for name in names]
+    absent = weight_map.keys() - set().union(*(shard.tensors for shard in shards))
+    if absent:
+        raise InputError(f"{index} names tensor {min(absent)!r}, which no file has.", fix="Download it all again.")
+    return shards
 
 
-def read_index(index: Path) -> dict[str, str]:
+def _read_index(index: Path) -> dict[str, str]:
     """``weight_map`` of an index: tensor name to file name."""
     try:
         weight_map = json.loads(index.read_bytes())["weight_map"]
