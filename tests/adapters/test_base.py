@@ -1,10 +1,10 @@
 """Every flag of a launch has one owner, and says who."""
 
 import pytest
-from optistack_adapters.base import LaunchBuilder, credit
 
 from optistack.errors import PlanRefusedError
 from optistack.settings import EngineArgument, choose, constrain, merge, suggest
+from optistack_adapters.base import LaunchBuilder, credit
 
 
 def builder() -> LaunchBuilder:
