@@ -98,6 +98,13 @@ class Value(BaseModel, Generic[T]):
             parts.append(f"at most {self.at_most:g}")
         return ", ".join(parts)
 
+    @property
+    def wishes(self) -> tuple[Origin, ...]:
+        """The origins that decided the value; all of them when it follows from constraints alone."""
+        said = (str(self.value), f"default {self.value}")
+        wished = tuple(o for o in self.origins if o.said in said or o.said.startswith(tuple(f"{s}, " for s in said)))
+        return wished or self.origins
+
     def from_source(self, source: str, *, fallback: bool = False) -> Value[T]:
         """The same opinion, signed."""
         origin = Origin(source=source, said=self.describe(), why=self.why, reference=self.reference)

@@ -93,10 +93,8 @@ def _probes(plan: Plan, endpoint: Endpoint, host: Host) -> Iterator[CheckResult]
 
 
 def promised_by(value: Value[Any]) -> str:
-    """Who decided a setting: the sources that wished for its value, not those that only constrain it."""
-    wishes = (str(value.value), f"default {value.value}")
-    sources = [origin.source for origin in value.origins if origin.said.startswith(wishes)]
-    return ", ".join(dict.fromkeys(sources)) or ", ".join(origin.source for origin in value.origins) or "plan"
+    """Who decided a setting."""
+    return ", ".join(dict.fromkeys(origin.source for origin in value.wishes)) or "plan"
 
 
 def compare(path: str, asked: Any, seen: Observed | None, promised: str) -> CheckResult:
