@@ -181,7 +181,7 @@ def test_speculators_draft_counts_layers_from_zero(write_folder: Any, made: Any)
         "block_size": 8,
     }
     facts = load_model(str(write_folder(config)))
-    assert facts.draft == {"target_layer_ids": [1, 27], "mask_token_id": 5, "block_size": 8}
+    assert facts.draft_config == {"target_layer_ids": [1, 27], "mask_token_id": 5, "block_size": 8}
     assert (facts.hidden, facts.layers) == (64, 2)
 
 

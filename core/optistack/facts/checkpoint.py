@@ -99,7 +99,7 @@ def _read(source: str, config_file: Path, *, headers: bool) -> ModelFacts:
         quantization=quantization,
         components=parts,
         kv_scales=kv_scales,
-        draft=draft_settings(config),
+        draft_config=draft_settings(config),
         config=config,
     )
 

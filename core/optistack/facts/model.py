@@ -103,7 +103,7 @@ class ModelFacts(_Fact):
     ``evidence``       ``headers`` when components come from safetensors headers, ``config`` when from shapes
     ``layers``         decoder layers; ``dense_layers`` of them have a plain MLP instead of experts
     ``kv_scales``      whether it carries calibrated KV scales; None when only a config is known
-    ``draft``          of a DFlash draft: ``target_layer_ids`` (from 0), ``mask_token_id``, ``block_size`` and whatever
+    ``draft_config``   of a DFlash draft: ``target_layer_ids`` (from 0), ``mask_token_id``, ``block_size`` and whatever
                        else its ``dflash_config`` has; None for any other model
     ``config``         config.json as it is
     """
@@ -128,7 +128,7 @@ class ModelFacts(_Fact):
     quantization: Quantization | None
     components: tuple[Component, ...]
     kv_scales: bool | None = None
-    draft: dict[str, Any] | None = None
+    draft_config: dict[str, Any] | None = None
     config: dict[str, Any] = Field(repr=False)
 
     @property
