@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -125,17 +126,34 @@ def _tensor(file: Path, name: str, entry: Any, data_bytes: int) -> Tensor:
     return Tensor(dtype, shape, end - begin)
 
 
-def read_shards(folder: Path) -> list[Shard]:
+def shards_of(folder: Path) -> tuple[Path, ...]:
     """The safetensors files that make up the checkpoint in ``folder``, in name order; empty if it has none.
 
-    The index decides where there is one, for some repositories carry the same weights twice. InputError when a file is
-    damaged, when the index names a file that is not there or a tensor that no file has.
+    The index decides where there is one, for some repositories carry the same weights twice. InputError when it names
+    files that are not there.
     """
+    return _files(folder)[0]
+
+
+def read_shards(folder: Path) -> list[Shard]:
+    """Read every file of :func:`shards_of`. InputError also when the index names a tensor that no file has."""
+    files, indexed = _files(folder)
+    shards = [read_shard(file) for file in files]
+    absent = indexed - set().union(*(shard.tensors for shard in shards))
+    if absent:
+        raise InputError(
+            f"{folder / INDEX} names tensor {min(absent)!r}, which no file has.", fix="Download it all again."
+        )
+    return shards
+
+
+def _files(folder: Path) -> tuple[tuple[Path, ...], Set[str]]:
+    """The files of ``folder``, and the tensors that its index names (none without an index)."""
     index = folder / INDEX
     present = sorted(folder.glob("*.safetensors"))
     if not index.is_file():
         whole = folder / "model.safetensors"
-        return [read_shard(file) for file in ([whole] if whole in present else present)]
+        return ((whole,) if whole in present else tuple(present)), frozenset()
     weight_map = _read_index(index)
     names = sorted(set(weight_map.values()))
     missing = [name for name in names if not (folder / name).is_file()]
@@ -145,11 +163,7 @@ def read_shards(folder: Path) -> list[Shard]:
             f"{index} names {missing[0]}{more}, which {folder} does not have ({len(missing)} of {len(names)} missing).",
             fix="Download the rest of the checkpoint.",
         )
-    shards = [read_shard(folder / name) for name in names]
-    absent = weight_map.keys() - set().union(*(shard.tensors for shard in shards))
-    if absent:
-        raise InputError(f"{index} names tensor {min(absent)!r}, which no file has.", fix="Download it all again.")
-    return shards
+    return tuple(folder / name for name in names), weight_map.keys()
 
 
 def _read_index(index: Path) -> dict[str, str]:
