@@ -118,13 +118,11 @@ class LaunchBuilder:
 
 
 def credit(value: Value[Any]) -> dict[str, str]:
-    """``source``, ``why`` and ``reference`` of the opinions that decided ``value``; of all when no single one did."""
-    said = f"default {value.value}" if value.default else str(value.value)
-    wishes = [o for o in value.origins if o.said == said or o.said.startswith(said + ", ")] or list(value.origins)
+    """``source``, ``why`` and ``reference`` of the opinions that decided ``value``."""
     parts = {
-        "source": [o.source for o in wishes],
-        "why": [o.why for o in wishes],
-        "reference": [o.reference for o in wishes],
+        "source": [origin.source for origin in value.wishes],
+        "why": [origin.why for origin in value.wishes],
+        "reference": [origin.reference for origin in value.wishes],
     }
     return {name: "; ".join(dict.fromkeys(filter(None, texts))) for name, texts in parts.items()}
 
