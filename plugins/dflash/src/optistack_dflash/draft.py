@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from optistack.errors import PlanRefusedError
 from optistack.facts.model import ModelFacts
 from optistack.facts.safetensors import read_shard, shards_of
-
-from optistack.errors import PlanRefusedError
 
 MASK_ID_KEYS = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
 """Where vLLM looks for the mask token's id, in this order (vllm 0.33 v1/worker/gpu/spec_decode/utils.py:90)."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from optistack.context import PlanContext
 from optistack.memory.kv import bytes_per_token
 from optistack.memory.weights import Placement, weight_bytes
-
-from optistack.context import PlanContext
 from optistack.settings import MemoryCharge
 from optistack_dflash.draft import Draft
 
