@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from optistack.host import Host
@@ -15,7 +16,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 def stack_schema(host: Host) -> dict[str, Any]:
     """The schema as a JSON object. A plugin that is not installed is not in it, as it would be refused."""
     plugins = host.plugins()
-    models = [StackSpec, *(plugin.info.options for plugin in plugins)]
+    models: list[type[BaseModel]] = [StackSpec, *(plugin.info.options for plugin in plugins)]
     references, schema = models_json_schema([(model, "validation") for model in models])
     definitions = schema["$defs"]
     stack = definitions.pop(_name(references[StackSpec, "validation"]))
