@@ -111,7 +111,8 @@ class Host:
                 f"Plugin {name} is switched off.", fix=f"Take it out of --no-plugin or {DISABLE_VARIABLE}."
             )
         hint = nearest(name, self._plugins)
-        raise InputError(f"No plugin is called {name!r}.", fix=f"{hint} Install it with: pip install optistack-{name}")
+        fix = hint if hint.startswith("Did") else f"{hint} Install it with: pip install optistack-{name}".strip()
+        raise InputError(f"No plugin is called {name!r}.", fix=fix)
 
     def select(self, names: Iterable[str]) -> list[Plugin]:
         """The plugins called ``names``, in the order in which hooks are called."""
