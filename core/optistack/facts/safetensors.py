@@ -114,7 +114,9 @@ def _tensor(file: Path, name: str, entry: Any, data_bytes: int) -> Tensor:
     if not sound:
         raise InputError(f"The header of {file} describes tensor {name!r} wrongly.", fix=_AGAIN)
     if end > data_bytes:
-        raise InputError(f"{file} is cut off: tensor {name!r} ends {end - data_bytes} bytes after the file.", fix=_AGAIN)
+        raise InputError(
+            f"{file} is cut off: tensor {name!r} ends {end - data_bytes} bytes after the file.", fix=_AGAIN
+        )
     bits = DTYPE_BITS.get(dtype)
     if bits is not None and values * bits != 8 * (end - begin):
         raise InputError(
