@@ -39,17 +39,18 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command called ``cmd_name``. Raises InputError with the nearest name."""
-        if cmd_name in COMMANDS:
-            app = importlib.import_module(f"optistack.cli.{cmd_name}").app
-        else:
-            app = _of_plugin(cmd_name)
-        command = typer.main.get_command(app)
+        command = typer.main.get_command(_built_in(cmd_name) if cmd_name in COMMANDS else _of_plugin(cmd_name))
         command.name = cmd_name
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+def _built_in(name: str) -> typer.Typer:
+    app: typer.Typer = importlib.import_module(f"optistack.cli.{name}").app
+    return app
 
 
 def _of_plugin(name: str) -> typer.Typer:
