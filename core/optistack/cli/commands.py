@@ -54,10 +54,10 @@ def _built_in(name: str) -> typer.Typer:
 
 
 def _of_plugin(name: str) -> typer.Typer:
-    from optistack.cli.mounted import plugin_commands
+    from optistack.cli.mounted import mount
     from optistack.host import Host
 
-    mounted = plugin_commands(Host.from_environment())
-    if name not in mounted:
-        raise InputError(f"There is no command {name!r}.", fix=nearest(name, [*COMMANDS, *mounted]))
-    return mounted[name]
+    apps = mount(Host.from_environment()).apps
+    if name not in apps:
+        raise InputError(f"There is no command {name!r}.", fix=nearest(name, [*COMMANDS, *apps]))
+    return apps[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import typer
 
@@ -11,31 +12,33 @@ from optistack.errors import OptistackError
 from optistack.host import Host
 
 
-def plugin_commands(host: Host) -> dict[str, typer.Typer]:
-    """The commands of every plugin by name. Built-in names are not up for grabs.
+@dataclass
+class Mounted:
+    """``apps`` by command name, ``owners`` the plugin of each, ``problems`` by plugin: why a command is not there."""
 
-    A plugin whose hook fails brings no command; ``optistack plugins`` says why (:func:`command_problem`).
-    """
-    found: dict[str, typer.Typer] = {}
+    apps: dict[str, typer.Typer] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def of(self, plugin: str) -> list[str]:
+        return [name for name, owner in self.owners.items() if owner == plugin]
+
+
+def mount(host: Host) -> Mounted:
+    """The commands of every plugin. One that cannot be mounted takes nobody else's down; built-in names stay ours."""
+    mounted = Mounted()
     for plugin in host.plugins():
         try:
             commands = host.call(plugin, "optistack_commands", Mapping) or {}
-        except OptistackError:
+        except OptistackError as error:
+            mounted.problems[plugin.name] = error.message
             continue
         for name, app in commands.items():
-            if isinstance(app, typer.Typer) and name not in COMMANDS:
-                found.setdefault(str(name), app)
-    return found
-
-
-def command_problem(host: Host, name: str) -> str:
-    """Why the commands of plugin ``name`` are not mounted; empty when they are, or when it has none."""
-    try:
-        commands = host.call(host.get(name), "optistack_commands", Mapping) or {}
-    except OptistackError as error:
-        return error.message
-    taken = sorted(command for command in commands if command in COMMANDS)
-    if taken:
-        return f"optistack has a command {taken[0]} of its own; the plugin's cannot be mounted."
-    wrong = sorted(str(command) for command, app in commands.items() if not isinstance(app, typer.Typer))
-    return f"Its command {wrong[0]} is no typer.Typer." if wrong else ""
+            if not isinstance(name, str) or not isinstance(app, typer.Typer):
+                mounted.problems[plugin.name] = f"Its command {name!r} is no typer.Typer."
+            elif name in COMMANDS or name in mounted.owners:
+                owner = mounted.owners.get(name, "optistack itself")
+                mounted.problems[plugin.name] = f"Its command {name!r} is taken by {owner}."
+            else:
+                mounted.apps[name], mounted.owners[name] = app, plugin.name
+    return mounted

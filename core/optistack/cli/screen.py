@@ -26,6 +26,20 @@ def show(*parts: RenderableType) -> None:
     sys.stdout.write(plain(*parts))
 
 
+def is_pipe() -> bool:
+    """Whether stdout is read by a program: then every thing is one line."""
+    from rich.console import Console
+
+    return not Console().is_terminal
+
+
+def note(text: str) -> None:
+    """Something that happened besides the result; on stderr, so that the result stays clean."""
+    from rich.text import Text
+
+    _stderr().print(Text(text), soft_wrap=True)
+
+
 def plain(*parts: RenderableType, width: int = PIPE_WIDTH) -> str:
     """``parts`` as text without colour, lines without blanks at their end."""
     import io

@@ -15,7 +15,6 @@ from optistack.facts.model import ModelFacts
 from optistack.plan.plan import Plan
 
 FORMAT = 1
-DEFAULT_FILE = "optistack.lock.json"
 
 _SHAPE = ("architecture", "layers", "dense_layers", "hidden", "intermediate", "vocab", "attention", "moe")
 """What must be equal when a lock was planned from a config alone and the checkpoint itself is here now."""
