@@ -181,7 +181,7 @@ def _moe(reader: _Reader) -> MoE | None:
 
 
 def _sparse_layers(reader: _Reader, layers: int) -> tuple[bool, ...]:
-    """Which layers have experts: after ``first_k_dense_replace``, at every ``moe_layer_freq``, not ``mlp_only_layers``."""
+    """Which layers have experts. DeepSeek counts from the first dense ones, Qwen names steps and exceptions."""
     first = reader.integer("first_k_dense_replace", default=0)
     frequency = reader.get("moe_layer_freq")
     if isinstance(frequency, list):

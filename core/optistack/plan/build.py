@@ -15,7 +15,7 @@ from optistack.facts.checkpoint import load_model
 from optistack.facts.model import ModelFacts
 from optistack.facts.node import NodeFacts, load_node
 from optistack.host import Host, Plugin
-from optistack.memory.budget import BudgetRequest, MemoryBudget, budget
+from optistack.memory import BudgetRequest, MemoryBudget, budget
 from optistack.plan.core_rules import CORE_RULES
 from optistack.plan.engine import Engine, find_engine
 from optistack.plan.flags import check_launch
