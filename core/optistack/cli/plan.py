@@ -99,8 +99,8 @@ def _write_script(made: Plan, path: Path | None) -> None:
     from optistack.plan.lock import write_whole
     from optistack.plan.script import script
 
-    env = next((e.env for e in installed_engines() if str(e.python) == made.engine.python), {})
-    text = script(made, engine_env=env)
+    here = next((engine for engine in installed_engines() if str(engine.python) == made.engine.python), None)
+    text = script(made, engine_env=here.env if here else {})
     if path is None:
         print(text, end="")
         return

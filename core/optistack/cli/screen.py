@@ -91,6 +91,10 @@ class ScreenProgress:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._finish(done=kind is None)
 
+    def close(self) -> None:
+        """The last step is done; more may follow."""
+        self._finish(done=True)
+
     def step(self, text: str) -> None:
         self._finish(done=True)
         self._text, self._since = text, time.monotonic()

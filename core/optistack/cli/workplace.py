@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from optistack.plan.build import build_plan, get_backend_for
 from optistack.plan.plan import Plan
 from optistack.stack.loader import load_stack
 from optistack.stack.spec import StackSpec
+from optistack.verify.endpoint import Endpoint
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,18 @@ class Workplace:
     host: Host
     backend: Backend
     folder: Path
+
+    def for_engine_at(self, endpoint: Endpoint) -> Workplace:
+        """The same, planned for the engine version that runs at ``endpoint``, unless the stack names one.
+
+        Raises InputError when nobody answers there.
+        """
+        seen = self.backend.observe(endpoint, None).get("engine.version")
+        engine = self.spec.engine
+        if seen is None or seen.value is None or engine.version is not None or engine.python is not None:
+            return self
+        changed = engine.model_copy(update={"version": str(seen.value)})
+        return dataclasses.replace(self, spec=self.spec.model_copy(update={"engine": changed}))
 
     def plan(self, *, allow_degraded: bool = False, progress: Progress = SILENT) -> Plan:
         return build_plan(

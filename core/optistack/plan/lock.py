@@ -12,6 +12,7 @@ from pydantic import ValidationError
 import optistack
 from optistack.errors import InputError
 from optistack.facts.model import ModelFacts
+from optistack.host import Host
 from optistack.plan.plan import Plan
 
 FORMAT = 1
@@ -87,6 +88,17 @@ def check_checkpoint(plan: Plan, now: ModelFacts, path: Path) -> None:
             f"{path} was made for another checkpoint than {now.source}: {differs}.",
             fix=f"Make it again: optistack plan --lock {path}",
         )
+
+
+def check_plugins(plan: Plan, host: Host, path: Path) -> None:
+    """Raise InputError when a plugin of the lock file ``path`` is not here in the version it was made with."""
+    for use in plan.plugins:
+        here = host.get(use.name).info.version
+        if here != use.version:
+            raise InputError(
+                f"{path} was made with {use.name} {use.version}; {here} is installed.",
+                fix=f"Install optistack-{use.name}=={use.version}, or make it again: optistack plan --lock {path}",
+            )
 
 
 def _read(path: Path) -> dict[str, Any]:
