@@ -31,7 +31,7 @@ NOT_EXPERTS = ("*shared_experts*", *NOT_SHARED)
 
 @dataclass(frozen=True)
 class World:
-    """One plan's surroundings. ``flags`` are further words of the launch."""
+    """One plan's surroundings. ``flags`` are further flags of the launch, like ``--flag=value``."""
 
     model: ModelFacts
     node: NodeFacts
@@ -60,7 +60,10 @@ class World:
             backend=self.engine.backend,
             version=self.engine.version,
             command=("-m", "engine"),
-            arguments=tuple(LaunchArgument(flag=word, source="stack file") for word in self.flags),
+            arguments=tuple(
+                LaunchArgument(flag=flag, value=value or None, source="stack file")
+                for flag, _, value in (word.partition("=") for word in self.flags)
+            ),
         )
         return RuleContext(
             spec=StackSpec(model=ModelSection(checkpoint=self.model.source), parallel=self.parallel),

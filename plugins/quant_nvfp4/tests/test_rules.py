@@ -12,7 +12,7 @@ from optistack.plugin import Domain
 from optistack.rules import Severity
 
 Change = Callable[[Any, Any], Any]
-DRAFT = ("--speculative-draft-model-path", "draft")
+DRAFT = "--speculative-draft-model-path=draft"
 
 # rule id -> (a plan that fires it, one that does not)
 CASES: dict[str, tuple[Change, Change]] = {
@@ -26,21 +26,21 @@ CASES: dict[str, tuple[Change, Change]] = {
         lambda world, made: world,
     ),
     "sglang-quantization-contradicts": (
-        lambda world, made: world.saying("--quantization", "fp8"),
-        lambda world, made: world.saying("--quantization", "modelopt_fp4"),
+        lambda world, made: world.saying("--quantization=fp8"),
+        lambda world, made: world.saying("--quantization=modelopt_fp4"),
     ),
     "vllm-quantization-ignored": (
-        lambda world, made: world.by("vllm").saying("-q", "fp8"),
-        lambda world, made: world.by("vllm").saying("-q", "modelopt_fp4"),
+        lambda world, made: world.by("vllm").saying("-q=fp8"),
+        lambda world, made: world.by("vllm").saying("-q=modelopt_fp4"),
     ),
     "vllm-quantization-contradicts": (
         lambda world, made: world.by("vllm").of(made.compressed_tensors()).saying("--quantization=fp8"),
         lambda world, made: world.by("vllm").of(made.compressed_tensors()).saying("--quantization=compressed-tensors"),
     ),
     "sglang-draft-inherits-quantization": (
-        lambda world, made: world.saying("--quantization", "modelopt_fp4", *DRAFT),
+        lambda world, made: world.saying("--quantization=modelopt_fp4", DRAFT),
         lambda world, made: world.saying(
-            "--quantization", "modelopt_fp4", *DRAFT, "--speculative-draft-model-quantization", "unquant"
+            "--quantization=modelopt_fp4", DRAFT, "--speculative-draft-model-quantization=unquant"
         ),
     ),
     "sglang-compressed-tensors-moe-auto": (
@@ -111,10 +111,10 @@ def test_a_rule_holds_for_pre_releases_of_its_range(world: Any) -> None:
 
 
 def test_messages_name_what_was_found(world: Any, checkpoints: Any) -> None:
-    asked = world.saying("--quantization", "fp8").findings()["sglang-quantization-contradicts"]
+    asked = world.saying("--quantization=fp8").findings()["sglang-quantization-contradicts"]
     assert "--quantization fp8 is asked and the checkpoint is modelopt_fp4" in asked.message
     mixed = checkpoints.modelopt(
         "MIXED_PRECISION", quantized_layers={"model.layers.1.mlp.experts": {"quant_algo": "NVFP4"}}
     )
-    said = world.of(mixed).saying("--quantization", "modelopt_mixed")
+    said = world.of(mixed).saying("--quantization=modelopt_mixed")
     assert "sglang-quantization-contradicts" not in said.findings()

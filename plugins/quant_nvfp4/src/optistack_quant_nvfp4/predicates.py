@@ -9,17 +9,10 @@ from optistack_quant_nvfp4.checkpoint import COMPRESSED_TENSORS, MODELOPT, engin
 QUANTIZATION_FLAGS = ("--quantization", "-q")
 
 
-def flag_value(context: RuleContext, *names: str) -> str | None:
-    """The value of the first of ``names`` on the command line, in either spelling; ``None`` when there is none.
-
-    It reads words, since ``engine_args`` of the stack file are handed on as they are.
-    """
-    words = context.launch.argv("python", port=0, folder="")
-    for index, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name in names:
-            return value if equals else (words[index + 1] if index + 1 < len(words) else "")
-    return None
+def flag_value(context: RuleContext, *spellings: str) -> str | None:
+    """The value of a flag that may be spelled in several ways; ``None`` when the launch does not have it."""
+    values = (context.launch.value_of(spelling) for spelling in spellings)
+    return next((value for value in values if value is not None), None)
 
 
 def contradiction(context: RuleContext) -> str | None:
