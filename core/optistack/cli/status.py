@@ -16,20 +16,21 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.command()
 def status(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Which; every one without.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Those that have ended too.")] = False,
     json: options.Json = False,
 ) -> None:
     """List the running deployments.
 
-    Each with its phase, where it serves, and what its receipt says.
+    Each with its phase, where it serves, and what its receipt says. Those that are named are shown whatever they do.
     """
-    from optistack.apply.deployment import list_deployments
+    from optistack.apply.deployment import find, list_deployments
     from optistack.cli import screen
 
-    entries = [_entry(deployment) for deployment in list_deployments()]
-    shown = [entry for entry in entries if everything or entry["running"]]
+    entries = [_entry(deployment) for deployment in (map(find, names) if names else list_deployments())]
+    shown = [entry for entry in entries if everything or names or entry["running"]]
     if json:
-        screen.print_json(shown)
+        screen.print_json({"deployments": shown})
         return
     from optistack.cli.views.status import status_view
 

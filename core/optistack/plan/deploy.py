@@ -66,7 +66,7 @@ def _process(plan: Plan, launch: Launch, python: str, port: int, engine_env: Map
     folder = str(paths.deployments_dir() / plan.spec.name / name)
     env = {**engine_env, **launch.env(port=port, folder=folder)}
     if launch.gpus:
-        env.setdefault("CUDA_VISIBLE_DEVICES", _visible(launch.gpus))
+        env["CUDA_VISIBLE_DEVICES"] = _visible(launch.gpus)
     return ProcessSpec(
         name=name,
         argv=tuple(launch.argv(python, port=port, folder=folder)),
