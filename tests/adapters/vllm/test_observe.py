@@ -158,6 +158,12 @@ def test_pools_of_several_engines_are_added_up(observe: Serve) -> None:
     assert observe(FP8, edit=twice)["budget.kv_tokens"].value == 2 * 41_088
 
 
+def test_running_requests_are_of_all_groups_and_of_those_that_may_be_active(observe: Serve) -> None:
+    scheduler = {"max_num_seqs": 4, "max_num_active_seqs": 3}
+    config = {"scheduler_config": scheduler, "parallel_config": {"data_parallel_size": 2}}
+    assert observe(FP8, config=config)["serving.max_running_requests"].value == 6
+
+
 @pytest.mark.parametrize(("dev", "log"), [(True, False), (False, True)])
 def test_auto_kv_is_the_models_dtype_only_without_quantization(observe: Serve, dev: bool, log: bool) -> None:
     def auto(text: str) -> str:
