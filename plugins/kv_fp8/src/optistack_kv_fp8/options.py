@@ -1,0 +1,40 @@
+"""Options of the plugin in the stack file."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+
+class Options(BaseModel):
+    """``plugins: {kv-fp8: {...}}``. None of them is needed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    dtype: Literal["fp8_e4m3", "fp8_e5m2"] = Field(
+        "fp8_e4m3",
+        description="Format of the target's KV. e4m3 has finer steps; e5m2 has more range and fewer kernels.",
+    )
+    draft_dtype: Literal["bfloat16", "fp8_e4m3", "fp8_e5m2", "same"] = Field(
+        "bfloat16",
+        description="Format of a draft model's KV, where the stack has one; same as the target's with same.",
+    )
+    scales: Literal["auto", "checkpoint", "unit"] = Field(
+        "auto",
+        description="Where scales come from: the checkpoint, or 1.0 for all (unit). auto takes the checkpoint's "
+        "where it has some.",
+    )
+    scales_file: str | None = Field(
+        None,
+        description="Absolute path of a JSON file with KV scales, on the engine's machine (SGLang only). "
+        "Takes the place of scales.",
+    )
+
+    @field_validator("scales_file")
+    @classmethod
+    def _absolute(cls, path: str | None) -> str | None:
+        if path is not None and not PurePosixPath(path).is_absolute():
+            raise ValueError(f"{path!r} must be an absolute path, since the engine has another working folder")
+        return path
