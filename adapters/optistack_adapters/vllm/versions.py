@@ -36,9 +36,6 @@ def engine_facts(version: str, device: str) -> EngineFacts:
     under tensor parallelism), and ``shared`` from 0.32 on, where one copy is kept as long as all KV is replicated; a
     draft whose KV heads are divided over the ranks brings the copies back
     (distributed/kv_transfer/kv_connector/v1/offloading/config.py, ``replicated_layout``).
-
-    Beside the common traits: ``absorbed_mla_copies`` is False, since the matrices of absorbed decode are views of
-    ``kv_b_proj`` unless that is quantized; ``host_tier_reserve_bytes`` is 0, vLLM takes what it is told.
     """
     traits = _cpu() if device == "cpu" else _cuda(version)
     return EngineFacts(backend="vllm", version=version, device=device, traits=traits)
@@ -55,8 +52,6 @@ def _cuda(version: str) -> dict[str, Any]:
         "weight_formats": _GPU_WEIGHTS,
         "storage_backends": ("file", "lmcache", "mooncake"),
         "host_tier": True,
-        "host_tier_reserve_bytes": 0,
-        "absorbed_mla_copies": False,
     }
 
 
@@ -71,6 +66,4 @@ def _cpu() -> dict[str, Any]:
         "weight_formats": _CPU_WEIGHTS,
         "storage_backends": (),
         "host_tier": False,
-        "host_tier_reserve_bytes": 0,
-        "absorbed_mla_copies": False,
     }

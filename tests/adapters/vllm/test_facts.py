@@ -9,8 +9,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from optistack.facts.model import ModelFacts
-from optistack.facts.node import GIB
-from optistack.facts.presets import load_node
+from optistack.facts.node import GIB, load_node
 from optistack.settings import Serving, Speculation
 from optistack_adapters.vllm import backend
 from optistack_adapters.vllm.memory import memory_fraction
@@ -95,6 +94,20 @@ def test_more_ranks_and_smaller_passes_take_less(kimi: ModelFacts, make_request:
         return activation_bytes(request.stack, request.model, request.spec)
 
     assert size(8192, "b200x8") < size(8192, "b200x4") < size(16384, "b200x4")
+
+
+def test_how_weights_lie(kimi: ModelFacts, make_request: Make) -> None:
+    def taken(model: ModelFacts, *settings: Any, **options: Any) -> Any:
+        request = make_request(model, *settings, **options)
+        return backend.reserves(request.stack, model, request.node, request.engine, request.spec)
+
+    plain = taken(kimi)
+    assert plain.vision_divided and plain.vision_loaded and not plain.mtp_loaded
+    assert not plain.absorbed_mla_copies, "Kimi's attention is BF16"
+    attention = kimi.parts("attention")[0].model_copy(update={"precision": "fp8"})
+    assert taken(kimi.model_copy(update={"components": (attention,)})).absorbed_mla_copies
+    assert not taken(kimi, spec={"engine_args": ["--language-model-only"]}).vision_loaded
+    assert taken(kimi, Speculation(method="mtp", num_draft_tokens=1)).mtp_loaded
 
 
 def test_graphs_grow_with_what_is_captured_and_vanish_when_eager(kimi: ModelFacts, make_request: Make) -> None:

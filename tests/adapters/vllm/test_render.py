@@ -21,6 +21,7 @@ from optistack.settings import (
     WeightQuantization,
     choose,
 )
+from optistack_adapters.base import USER
 from optistack_adapters.vllm import backend
 
 Make = Callable[..., Any]
@@ -126,7 +127,7 @@ def test_every_part_says_who_set_it_and_why(kimi: ModelFacts, render: Callable[.
     assert by_flag["--kv-cache-dtype"].source == "plugin"
     assert by_flag["--kv-cache-dtype"].why == "half the bytes"
     assert by_flag["--attention-backend"].source == "vllm"
-    assert by_flag["--model"].source == "stack file"
+    assert by_flag["--model"].source == USER
     assert by_flag["--kv-cache-memory-bytes"].source == "plan"
     why = by_flag["--speculative-config"].why
     assert "method: the draft is one" in why and "model: option draft" in why
