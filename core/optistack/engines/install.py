@@ -122,12 +122,13 @@ class _Install:
         try:
             self._pip(arguments)
         except PipError as error:
-            if not stage.fallback_index or error.missing not in stage.requirements:
+            missing = ", ".join(name for name in stage.requirements if name in error.missing)
+            if not stage.fallback_index or not missing:
                 raise self._failed(stage, error.reason) from error
-            self._install_from_fallback(stage, arguments, error.missing)
+            self._install_from_fallback(stage, arguments, missing)
 
     def _install_from_fallback(self, stage: Stage, arguments: list[str], missing: str) -> None:
-        self.progress.step(f"None of pip's sources has {missing}: asking {stage.fallback_index} too")
+        self.progress.step(f"pip's sources do not have {missing}: asking {stage.fallback_index} too")
         try:
             self._pip([*arguments, "--extra-index-url", stage.fallback_index])
         except PipError as error:
