@@ -54,7 +54,7 @@ class RuleContext:
     model: ModelFacts
     node: NodeFacts
     engine: EngineFacts
-    budget: MemoryBudget | None
+    budget: MemoryBudget
     launch: Launch
 
 

@@ -17,19 +17,9 @@ def _beyond_the_model(context: RuleContext) -> str | None:
     return f"{limit:,} tokens, the model {longest:,}" if limit is not None and limit > longest else None
 
 
-def _no_room_for_the_workload(context: RuleContext) -> str | None:
-    wanted = context.spec.workload.input_tokens + context.spec.workload.output_tokens
-    if context.budget is None or not context.budget.feasible or context.budget.kv_tokens >= wanted:
-        return None
-    return f"{wanted:,} tokens, the pool holds {context.budget.kv_tokens:,}"
-
-
 def _fewer_sessions_than_wanted(context: RuleContext) -> str | None:
-    wanted = context.spec.workload.input_tokens + context.spec.workload.output_tokens
-    if context.budget is None or not context.budget.feasible or context.budget.kv_tokens < wanted:
-        return None
-    fit, asked = context.budget.kv_tokens // wanted, context.spec.workload.concurrency
-    return f"{fit} of {asked}" if fit < asked else None
+    fit, asked = context.budget.sessions, context.spec.workload.concurrency
+    return f"{fit} of {asked}" if context.budget.feasible and fit is not None and fit < asked else None
 
 
 def _dev_endpoints_in_the_open(context: RuleContext) -> bool:
@@ -51,14 +41,6 @@ CORE_RULES: tuple[Rule, ...] = (
         message="The context is longer than the model was made for: {detail}.",
         fix="Lower serving.context_tokens.",
         fires=_beyond_the_model,
-        evidence=Evidence.READ,
-    ),
-    Rule(
-        id="kv-pool-below-one-request",
-        severity=Severity.ERROR,
-        message="The KV pool is too small for one request of the workload: {detail}.",
-        fix="Use more GPUs, a smaller KV dtype, or shorter requests.",
-        fires=_no_room_for_the_workload,
         evidence=Evidence.READ,
     ),
     Rule(

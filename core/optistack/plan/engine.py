@@ -26,8 +26,8 @@ class Engine:
 def find_engine(spec: StackSpec, backend: Backend, device: str, *, progress: Progress = SILENT) -> Engine:
     """The engine for ``spec`` on ``device`` (``cuda`` or ``cpu``).
 
-    In this order: the Python that the stack names; an environment that ``optistack engine install`` made for this device;
-    otherwise the version that the stack names, or the adapter's default, whose flags cannot be checked here.
+    In this order: the Python that the stack names; an environment that ``optistack engine install`` made for this
+    device; otherwise the version that the stack names, or the adapter's default, whose flags cannot be checked here.
     Raises InputError for an environment without the engine, a broken one, or a version that is not supported.
     """
     if spec.engine.python is not None:
@@ -43,12 +43,8 @@ def find_engine(spec: StackSpec, backend: Backend, device: str, *, progress: Pro
 def _environment(spec: StackSpec, backend: Backend, device: str) -> EngineEnvironment | None:
     wanted = spec.engine.version
     for environment in installed_engines():
-        is_cpu = environment.name.endswith("-cpu")
-        if (
-            environment.backend == backend.name
-            and is_cpu == (device == "cpu")
-            and wanted in (None, environment.version)
-        ):
+        fits = environment.name.endswith("-cpu") == (device == "cpu") and wanted in (None, environment.version)
+        if environment.backend == backend.name and fits:
             return environment
     return None
 

@@ -11,7 +11,9 @@ def stack_wishes(spec: StackSpec) -> Serving:
     """What the stack file says about the engine as a whole, as firm wishes."""
     names = Serving.model_fields.keys() & ServingSection.model_fields.keys()
     given = {name: getattr(spec.serving, name) for name in sorted(names)}
-    return Serving(**{name: choose(value, why="serving in the stack file") for name, value in given.items() if value})
+    return Serving(
+        **{name: choose(value, why="serving in the stack file") for name, value in given.items() if value is not None}
+    )
 
 
 def plan_wishes(spec: StackSpec, model: ModelFacts) -> list[Settings | Serving]:
