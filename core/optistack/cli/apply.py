@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from optistack.cli import options
+from optistack.cli.commands import new_app
 
 if TYPE_CHECKING:
     from optistack.apply.start import Attached
     from optistack.cli.ready import Ready
     from optistack.verify.receipt import Receipt
 
-app = typer.Typer(rich_markup_mode=None)
+app = new_app()
 
 
 @app.command()

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from optistack.cli import options
+from optistack.cli.commands import new_app
 
 if TYPE_CHECKING:
     from optistack.plan.plan import Plan
 
-app = typer.Typer(rich_markup_mode=None)
+app = new_app()
 
 REFUSED = 2
 

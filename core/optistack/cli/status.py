@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from optistack.cli import options
+from optistack.cli.commands import new_app
 
 if TYPE_CHECKING:
     from optistack.apply.deployment import Deployment
 
-app = typer.Typer(rich_markup_mode=None)
+app = new_app()
 
 
 @app.command()
