@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from optistack.apply.deployment import find, folder_of, list_deployments, stop
-from optistack.apply.launch import DeploymentSpec
-from optistack.apply.processes import identify, marked, send
-from optistack.apply.start import Progress, attached, start
+from optistack.apply.deployment import find, list_deployments, stop
+from optistack.apply.start import Progress, start
 from optistack.apply.state import Phase
-from optistack.errors import CheckFailedError, EngineStartError, InputError
 
 
 def test_start_waits_until_ready_and_down_leaves_nothing(lab: Any) -> None:

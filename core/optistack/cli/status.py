@@ -47,6 +47,8 @@ def _entry(deployment: Deployment) -> dict[str, Any]:
     receipts = read_receipts(deployment.folder.receipt_file)
     return {
         "name": deployment.name,
+        "id": state.id,
+        "supervisor_pid": state.supervisor.pid if state.supervisor else None,
         "phase": state.phase.value,
         "running": state.phase in (Phase.STARTING, Phase.READY, Phase.STOPPING),
         "reason": state.reason,

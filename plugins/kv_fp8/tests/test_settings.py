@@ -89,6 +89,13 @@ def test_mla_kernels_that_read_fp8_are_the_only_ones_allowed(world: Any) -> None
     assert allowed(vllm.asking(dtype="fp8_e5m2")) == ()  # there is none: the rule refuses
 
 
+def test_e5m2_gets_the_kernels_that_read_it_on_sglang(world: Any) -> None:
+    backend = world.asking(dtype="fp8_e5m2").resolve().serving.attention_backend
+    assert (backend.value, backend.default) == ("triton", True)
+    with pytest.raises(PlanRefusedError, match="trtllm_mla is not .*triton"):
+        world.asking(dtype="fp8_e5m2").attending("trtllm_mla").resolve()
+
+
 def test_cutlass_mla_is_allowed_only_with_unit_scales(world: Any) -> None:
     vllm = world.by("vllm")
     assert "CUTLASS_MLA" not in allowed(vllm.having(kv_scales=True))
