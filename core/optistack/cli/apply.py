@@ -76,10 +76,11 @@ def apply(
                 else:
                     live.commit()
     if not passed:
-        raise CheckFailedError(
+        screen.print_error(
             f"The engine does not do what the plan says: {', '.join(failed_checks(receipts))}.",
-            fix=f"`optistack down {spec.name}` stops it." if keep else "It was stopped; --keep leaves it running.",
+            f"`optistack down {spec.name}` stops it." if keep else "It was stopped; --keep leaves it running.",
         )
+        raise typer.Exit(CheckFailedError.exit_code)
 
 
 def _verify(live: Attached, ready: Ready) -> list[Receipt]:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 app = new_app()
 
-REFUSED = 2
-
 
 @app.command()
 def plan(
@@ -58,9 +56,10 @@ def plan(
         _write_script(made, None if to_stdout else script)
     if made.refused:
         from optistack.cli.views.rules import refusal
+        from optistack.errors import PlanRefusedError
 
         screen.print_error(*refusal(made))
-        raise typer.Exit(REFUSED)
+        raise typer.Exit(PlanRefusedError.exit_code)
     if lock is not None:
         from optistack.plan.lock import write_lock
 

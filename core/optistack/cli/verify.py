@@ -70,7 +70,8 @@ def verify(
     if plan.refused:
         screen.note(f"Besides, optistack would not start this stack: {refusal(plan)[0]}")
     if not receipt.passed:
-        raise CheckFailedError(
+        screen.print_error(
             f"The engine does not do what the stack says: {', '.join(failed_checks([receipt]))}.",
-            fix="Start it with `optistack apply`, or with the launch that `optistack plan --script -` prints.",
+            "Start it with `optistack apply`, or with the launch that `optistack plan --script -` prints.",
         )
+        raise typer.Exit(CheckFailedError.exit_code)
