@@ -15,7 +15,7 @@ import typer
 
 from optistack import __version__
 from optistack.cli.commands import COMMANDS, EPILOG, Commands
-from optistack.errors import OptistackError
+from optistack.errors import OptistackError, PlanRefusedError
 
 WRONG_INPUT = 2
 INTERRUPTED = 130
@@ -112,6 +112,11 @@ def _report(error: Exception, words: Sequence[str]) -> int:
 
 def _described(error: Exception, words: Sequence[str]) -> tuple[int, str, str, dict[str, Any]]:
     """Exit code, sentence, fix, and what else ``--json`` tells."""
+    if isinstance(error, PlanRefusedError) and error.rule:
+        from optistack.cli.views.rules import degraded_hint
+
+        message, fix = f"{error.message} (rule {error.rule})", f"{error.fix}{degraded_hint(bool(error.plugin))}".strip()
+        return error.exit_code, message, fix, {"rule": error.rule, "plugin": error.plugin}
     if isinstance(error, OptistackError):
         problems = [vars(problem) for problem in getattr(error, "problems", ())]
         return error.exit_code, error.message, error.fix, {"problems": problems} if problems else {}

@@ -21,7 +21,7 @@ def launch_view(plan: Plan, *, wide: bool) -> Iterator[RenderableType]:
     """
     launch = plan.launches[0]
     yield heading("Launch", f"{' '.join(('python', *launch.command))}{_place(plan)}")
-    parts = [*launch.arguments, *launch.variables, *launch.files]
+    parts: list[Part] = [*launch.arguments, *launch.variables, *launch.files]
     if wide:
         entries = Entries(wide=True)
         for part in parts:
