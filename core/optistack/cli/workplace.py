@@ -39,9 +39,7 @@ class Workplace:
         return dataclasses.replace(self, spec=self.spec.model_copy(update={"engine": changed}))
 
     def plan(self, *, allow_degraded: bool = False, progress: Progress = SILENT) -> Plan:
-        return build_plan(
-            self.spec, self.host, self.backend, base_dir=self.folder, allow_degraded=allow_degraded, progress=progress
-        )
+        return build_plan(self.spec, self.host, self.backend, allow_degraded=allow_degraded, progress=progress)
 
 
 def open_stack(choice: Choice) -> Workplace:
