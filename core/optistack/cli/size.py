@@ -41,9 +41,7 @@ def size(
         raise InputError(f"--hbm-gb {hbm_gb:g}: a GPU has more than that.", fix="Give it in GB: 180.")
     chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting)
     workplace = open_stack(chosen)
-    gross_gb, rows = sizes(
-        workplace.spec, workplace.host, workplace.backend, base_dir=workplace.folder, gross_hbm_gb=hbm_gb
-    )
+    gross_gb, rows = sizes(workplace.spec, workplace.host, workplace.backend, gross_hbm_gb=hbm_gb)
     if json:
         screen.print_json({"gross_hbm_gb": gross_gb, "rows": [row.model_dump(mode="json") for row in rows]})
         return
