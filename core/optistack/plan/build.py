@@ -69,7 +69,7 @@ def build_plan(
         dropped.extend(victims)
 
 
-def budget_request(spec: StackSpec, host: Host, backend: Backend, *, base_dir: Path) -> BudgetRequest:
+def budget_request(spec: StackSpec, host: Host, backend: Backend) -> BudgetRequest:
     """What :func:`build_plan` would ask the memory budget, also for layouts that do not fit: nothing is rendered.
 
     Raises what build_plan raises while it resolves.
