@@ -12,11 +12,9 @@ import pytest
 from optistack.backend import RenderRequest
 from optistack.facts.checkpoint import load_model
 from optistack.facts.model import ModelFacts
-from optistack.facts.node import NodeFacts
-from optistack.facts.presets import load_node
+from optistack.facts.node import NodeFacts, load_node
 from optistack.memory.budget import budget
 from optistack.memory.request import BudgetRequest
-from optistack.memory.weights import Placement
 from optistack.rules import RuleContext
 from optistack.settings import KVLayout, Serving, suggest
 from optistack.settings.resolved import Contribution, combine
@@ -103,9 +101,8 @@ def make_request() -> Make:
             BudgetRequest(
                 model=model,
                 node=facts,
-                placement=Placement(
-                    tensor_parallel=whole.parallel.tensor, attention_data_parallel=whole.parallel.attention_data
-                ),
+                tensor_parallel=whole.parallel.tensor,
+                attention_data_parallel=whole.parallel.attention_data,
                 kv_dtype="bfloat16",
                 page_size_tokens=stack.kv.page_size_tokens.value or 1,
                 charges=stack.charges,

@@ -32,9 +32,15 @@ def _context(evidence: Evidence) -> Observed | None:
 
 
 def _running(evidence: Evidence) -> Observed | None:
-    """With a block drafter vLLM 0.33 may run fewer requests than it admits (``max_num_active_seqs``)."""
+    """Over all attention groups. With a block drafter vLLM 0.33 runs ``max_num_active_seqs`` of those admitted."""
     active = evidence.from_config("scheduler_config", "max_num_active_seqs")
-    return active or evidence.from_config("scheduler_config", "max_num_seqs")
+    seen = active or evidence.from_config("scheduler_config", "max_num_seqs")
+    groups = evidence.setting("parallel_config", "data_parallel_size")
+    if seen is None or not isinstance(seen.value, int) or not isinstance(groups, int) or groups < 2:
+        return seen
+    return Observed(
+        value=seen.value * groups, proof=f"{seen.proof}, times parallel_config.data_parallel_size = {groups}"
+    )
 
 
 def _attention(evidence: Evidence) -> Observed | None:
