@@ -42,12 +42,13 @@ def lines_of(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {line["id"]: line for line in receipt["results"]}
 
 
-def marked(name: str) -> list[psutil.Process]:
-    """Every process of the deployment ``name`` of this user, by the mark in its environment."""
+def marked(deployment_id: str) -> list[psutil.Process]:
+    """Every process of a deployment, by the mark in its environment."""
     found = []
     for process in psutil.process_iter():
         try:
-            if name in process.environ().get("OPTISTACK_DEPLOYMENT", "") and process.status() != psutil.STATUS_ZOMBIE:
+            mark = process.environ().get("OPTISTACK_DEPLOYMENT")
+            if mark == deployment_id and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.Error:
             continue
@@ -155,7 +156,7 @@ class TestWithOtherValues:
 
     def test_nothing_outlives_a_supervisor_that_is_killed(self, optistack: Optistack, endpoint: str) -> None:
         running = optistack("status", "--json").json()["deployments"]
-        supervisor = next(deployment["supervisor_pid"] for deployment in running if deployment["name"] == "other")
-        assert marked("other")
-        os.kill(supervisor, signal.SIGKILL)
-        until(lambda: not marked("other"), timeout_s=60)
+        other = next(deployment for deployment in running if deployment["name"] == "other")
+        assert marked(other["id"])
+        os.kill(other["supervisor_pid"], signal.SIGKILL)
+        until(lambda: not marked(other["id"]), timeout_s=60)

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from optistack.cli import options
+from optistack.cli.commands import new_app
 
-app = typer.Typer(rich_markup_mode=None)
+app = new_app()
 
 
 @app.command()
@@ -40,9 +41,7 @@ def size(
         raise InputError(f"--hbm-gb {hbm_gb:g}: a GPU has more than that.", fix="Give it in GB: 180.")
     chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting)
     workplace = open_stack(chosen)
-    gross_gb, rows = sizes(
-        workplace.spec, workplace.host, workplace.backend, base_dir=workplace.folder, gross_hbm_gb=hbm_gb
-    )
+    gross_gb, rows = sizes(workplace.spec, workplace.host, workplace.backend, gross_hbm_gb=hbm_gb)
     if json:
         screen.print_json({"gross_hbm_gb": gross_gb, "rows": [row.model_dump(mode="json") for row in rows]})
         return

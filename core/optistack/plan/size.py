@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from optistack.backend import Backend
 from optistack.errors import InputError
 from optistack.facts.node import NodeFacts, load_node
@@ -15,7 +13,7 @@ from optistack.stack.spec import StackSpec
 
 
 def sizes(
-    spec: StackSpec, host: Host, backend: Backend, *, base_dir: Path, gross_hbm_gb: float | None = None
+    spec: StackSpec, host: Host, backend: Backend, *, gross_hbm_gb: float | None = None
 ) -> tuple[float, tuple[SizeRow, ...]]:
     """The gross size of a GPU in 1e9 bytes, and a row for each choice of tensor parallelism.
 
@@ -30,7 +28,7 @@ def sizes(
     def request_for(tensor_parallel: int) -> BudgetRequest:
         parallel = spec.parallel.model_copy(update={"tensor": tensor_parallel, "replicas": 1})
         changes = {"parallel": parallel, "node": _large_enough(node, spec.node, tensor_parallel)}
-        return budget_request(spec.model_copy(update=changes), host, backend, base_dir=base_dir)
+        return budget_request(spec.model_copy(update=changes), host, backend)
 
     rows = size_table(request_for, gross_hbm_gb=gross)
     return gross, tuple(_on(row, node) for row in rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -94,8 +95,8 @@ def test_refusals_of_a_device_let_the_plugin_be_dropped(world: Any) -> None:
     assert (finding.severity, finding.domain) == (Severity.ERROR, Domain.KV)
 
 
-def test_ids_are_not_those_of_an_adapter() -> None:
-    from optistack_adapters.vllm import backend
-
+@pytest.mark.parametrize("adapter", ["sglang", "vllm"])
+def test_ids_are_not_those_of_an_adapter(adapter: str) -> None:
+    backend = import_module(f"optistack_adapters.{adapter}").backend
     mine = {rule.id for rule in optistack_kv_fp8.optistack_rules()}
     assert not mine & {rule.id for rule in backend.rules()}

@@ -58,11 +58,9 @@ def test_scales_that_the_checkpoint_does_not_have_are_refused(world: Any) -> Non
         world.having(kv_scales=False).asking(scales="checkpoint").resolve()
 
 
-def test_a_scales_file_must_be_absolute(world: Any) -> None:
+def test_a_scales_file_takes_the_place_of_scales(world: Any) -> None:
     kv = world.asking(scales_file="/models/scales.json").resolve().kv
     assert (kv.scales.value, kv.scales_file.value) == ("file", "/models/scales.json")
-    with pytest.raises(InputError, match="scales_file of plugin kv-fp8.*absolute"):
-        world.asking(scales_file="scales.json").resolve()
 
 
 def test_an_unknown_option_or_word_is_refused(world: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -102,8 +103,8 @@ def test_messages_name_what_was_found(world: Any, checkpoints: Any) -> None:
     assert "vllm-quantization-ignored" not in mixed.saying("--quantization=modelopt_mixed").findings()
 
 
-def test_ids_are_not_those_of_an_adapter() -> None:
-    from optistack_adapters.vllm import backend
-
+@pytest.mark.parametrize("adapter", ["sglang", "vllm"])
+def test_ids_are_not_those_of_an_adapter(adapter: str) -> None:
+    backend = import_module(f"optistack_adapters.{adapter}").backend
     mine = {rule.id for rule in optistack_quant_nvfp4.optistack_rules()}
     assert not mine & {rule.id for rule in backend.rules()}

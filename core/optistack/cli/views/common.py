@@ -17,7 +17,9 @@ SEVERITY_STYLES = {"error": "bold red", "override": "yellow", "silent": "yellow"
 
 
 LONGEST_ALIGNED = 24
-"""Columns of a value that neighbours are aligned to in a terminal."""
+LONGEST_ALIGNED_WIDE = 60
+"""Columns of a cell that its neighbours above and below are aligned to, in a terminal and in a pipe: one long value
+must not push everybody else's next cell over the edge."""
 
 
 def heading(text: str, rest: str = "") -> Text:
@@ -54,8 +56,8 @@ class Entries:
         widths: list[int] = []
         for cells, _ in self._entries:
             for index, cell in enumerate(cells):
-                # In a terminal one long value must not push everybody's next cell over the edge.
-                length = cell.cell_len if self._wide or index == 0 else min(cell.cell_len, LONGEST_ALIGNED)
+                longest = LONGEST_ALIGNED_WIDE if self._wide or index == 0 else LONGEST_ALIGNED
+                length = min(cell.cell_len, longest)
                 widths[index:] = [max([length, *widths[index : index + 1]]), *widths[index + 1 :]]
         for index, (cells, reasons) in enumerate(self._entries):
             line = Text("  ").join(_padded(cell, width) for cell, width in zip(cells, widths, strict=False))

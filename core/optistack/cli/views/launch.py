@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from optistack.cli.views.common import columns, heading, indented, reason
+from optistack.cli.views.common import Entries, columns, heading, indented, reason
 from optistack.launch import Launch, LaunchArgument, LaunchFile, LaunchVariable
 from optistack.plan.plan import FlagCheck, Plan
+
+Part = LaunchArgument | LaunchVariable | LaunchFile
 
 
 def launch_view(plan: Plan, *, wide: bool) -> Iterator[RenderableType]:
@@ -19,18 +21,27 @@ def launch_view(plan: Plan, *, wide: bool) -> Iterator[RenderableType]:
     """
     launch = plan.launches[0]
     yield heading("Launch", f"{' '.join(('python', *launch.command))}{_place(plan)}")
-    table = columns(None if wide else 50, None, None if wide else 100)
-    for argument in launch.arguments:
-        word = Text.assemble((argument.flag, "bold"), f" {argument.value}" if argument.value is not None else "")
-        table.add_row(word, Text(argument.source, "cyan"), _why(argument, wide=wide))
-    for variable in launch.variables:
-        word = Text.assemble((variable.name, "bold green"), f"={variable.value}")
-        table.add_row(word, Text(variable.source, "cyan"), _why(variable, wide=wide))
-    for file in launch.files:
-        word = Text.assemble((file.name, "bold magenta"), f" {len(file.content.encode()):,} bytes")
-        table.add_row(word, Text(file.source, "cyan"), _why(file, wide=wide))
-    yield indented(table)
+    parts: list[Part] = [*launch.arguments, *launch.variables, *launch.files]
+    if wide:
+        entries = Entries(wide=True)
+        for part in parts:
+            reasons = [reason(part.setting, part.why, reference=part.reference)]
+            entries.add([_word(part), Text(part.source, "cyan")], reasons)
+        yield from entries.render()
+    else:
+        table = columns(50, None, 100)
+        for part in parts:
+            table.add_row(_word(part), Text(part.source, "cyan"), reason(part.setting or part.why))
+        yield indented(table)
     yield indented(_checked(plan.flag_check, launch))
+
+
+def _word(part: Part) -> Text:
+    if isinstance(part, LaunchArgument):
+        return Text.assemble((part.flag, "bold"), f" {part.value}" if part.value is not None else "")
+    if isinstance(part, LaunchVariable):
+        return Text.assemble((part.name, "bold green"), f"={part.value}")
+    return Text.assemble((part.name, "bold magenta"), f" {len(part.content.encode()):,} bytes")
 
 
 def _place(plan: Plan) -> str:
@@ -48,12 +59,6 @@ def _gpus(launch: Launch) -> str:
         if launch.gpus
         else ""
     )
-
-
-def _why(part: LaunchArgument | LaunchVariable | LaunchFile, *, wide: bool) -> Text:
-    if wide:
-        return reason(part.setting, part.why, reference=part.reference)
-    return reason(part.setting or part.why)
 
 
 def _checked(check: FlagCheck, launch: Launch) -> Text:

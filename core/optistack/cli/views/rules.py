@@ -29,11 +29,16 @@ def rules_view(plan: Plan, *, wide: bool) -> Iterator[RenderableType]:
         yield from entries.render()
 
 
+def degraded_hint(droppable: bool) -> str:
+    """What ``--allow-degraded`` would do about a refusal, where it would do something."""
+    return " Or leave the plugin out with --allow-degraded." if droppable else ""
+
+
 def refusal(plan: Plan) -> tuple[str, str]:
     """Why a refused plan is refused, and the fix: the first reason of the kind that explains the others."""
     if plan.errors:
         first = plan.errors[0]
-        return f"{first.message} (rule {first.rule})", first.fix
+        return f"{first.message} (rule {first.rule})", f"{first.fix}{degraded_hint(first.domain is not None)}".strip()
     if not plan.budget.feasible:
         return f"The stack does not fit: {plan.budget.reason}", "Use more or larger GPUs, or a smaller KV dtype."
     problems = plan.flag_check.problems
