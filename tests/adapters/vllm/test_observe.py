@@ -160,6 +160,7 @@ def test_a_storage_tier_is_proven_by_the_configuration(observe: Serve) -> None:
     assert seen["tiers.2.backend"].value == "native"
     assert seen["tiers.2.capacity_bytes"].value == 1000
     assert seen["tiers.3.backend"].value == "file"
+    assert (seen["tiers.3.directory"].value, seen["tiers.3.key"].value) == ("/kv/key", "key")
 
 
 def test_both_children_of_a_multi_connector_are_seen(observe: Serve) -> None:
