@@ -63,6 +63,92 @@ def llama_tensors(layers: int = 2, hidden: int = 64, kv: int = 32) -> dict[str, 
     return tensors
 
 
+HIDDEN, WIDTH, EXPERTS, LATENT, ROPE, HEADS = 128, 64, 4, 32, 16, 4
+
+MOE = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "hidden_size": HIDDEN,
+    "intermediate_size": 256,
+    "moe_intermediate_size": WIDTH,
+    "num_hidden_layers": 2,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": EXPERTS,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "num_attention_heads": HEADS,
+    "q_lora_rank": 48,
+    "kv_lora_rank": LATENT,
+    "qk_rope_head_dim": ROPE,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 32,
+    "vocab_size": 160,
+    "max_position_embeddings": 1024,
+    "torch_dtype": "bfloat16",
+}
+
+
+def linear(name: str, rows: int, columns: int, layout: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The tensors of one linear layer of ``rows`` x ``columns`` in ``layout``."""
+    if layout == "modelopt":
+        return {
+            f"{name}.weight": ("U8", (rows, columns // 2)),
+            f"{name}.weight_scale": ("F8_E4M3", (rows, columns // 16)),
+            f"{name}.weight_scale_2": ("F32", ()),
+            f"{name}.input_scale": ("F32", ()),
+        }
+    if layout == "compressed":
+        return {
+            f"{name}.weight_packed": ("U8", (rows, columns // 2)),
+            f"{name}.weight_scale": ("F8_E4M3", (rows, columns // 16)),
+            f"{name}.weight_global_scale": ("F32", (1,)),
+            f"{name}.input_global_scale": ("F32", (1,)),
+        }
+    if layout == "int4":
+        return {
+            f"{name}.weight_packed": ("I32", (rows, columns // 8)),
+            f"{name}.weight_scale": ("BF16", (rows, columns // 32)),
+            f"{name}.weight_shape": ("I32", (2,)),
+        }
+    if layout == "fp8":
+        blocks = (-(-rows // 128), -(-columns // 128))
+        return {f"{name}.weight": ("F8_E4M3", (rows, columns)), f"{name}.weight_scale_inv": ("F32", blocks)}
+    return {f"{name}.weight": ("BF16", (rows, columns))}
+
+
+def moe_tensors(experts: str, shared: str = "plain", prefix: str = "") -> dict[str, tuple[str, tuple[int, ...]]]:
+    root = f"{prefix}model."
+    tensors = {
+        f"{root}embed_tokens.weight": ("BF16", (160, HIDDEN)),
+        f"{prefix}lm_head.weight": ("BF16", (160, HIDDEN)),
+        f"{root}norm.weight": ("BF16", (HIDDEN,)),
+    }
+    for layer in (0, 1):
+        block = f"{root}layers.{layer}"
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"{block}.{norm}.weight"] = ("BF16", (HIDDEN,))
+        tensors[f"{block}.self_attn.q_a_layernorm.weight"] = ("BF16", (48,))
+        tensors[f"{block}.self_attn.kv_a_layernorm.weight"] = ("BF16", (LATENT,))
+        for name, rows, columns in (
+            ("q_a_proj", 48, HIDDEN),
+            ("q_b_proj", HEADS * 48, 48),
+            ("kv_a_proj_with_mqa", LATENT + ROPE, HIDDEN),
+            ("kv_b_proj", HEADS * 64, LATENT),
+            ("o_proj", HIDDEN, HEADS * 32),
+        ):
+            tensors |= linear(f"{block}.self_attn.{name}", rows, columns, "plain")
+    for name, rows, columns in (("gate_proj", 256, HIDDEN), ("up_proj", 256, HIDDEN), ("down_proj", HIDDEN, 256)):
+        tensors |= linear(f"{root}layers.0.mlp.{name}", rows, columns, "plain")
+    sparse = f"{root}layers.1.mlp"
+    tensors[f"{sparse}.gate.weight"] = ("BF16", (EXPERTS, HIDDEN))
+    tensors[f"{sparse}.gate.e_score_correction_bias"] = ("BF16", (EXPERTS,))
+    for name, rows, columns in (("gate_proj", WIDTH, HIDDEN), ("up_proj", WIDTH, HIDDEN), ("down_proj", HIDDEN, WIDTH)):
+        for expert in range(EXPERTS):
+            tensors |= linear(f"{sparse}.experts.{expert}.{name}", rows, columns, experts)
+        tensors |= linear(f"{sparse}.shared_experts.{name}", rows, columns, shared)
+    return tensors
+
+
 WriteFolder = Callable[..., Path]
 
 
@@ -103,6 +189,9 @@ class Made:
     shard_bytes = staticmethod(shard_bytes)
     llama_config = staticmethod(llama_config)
     llama_tensors = staticmethod(llama_tensors)
+    moe_config = MOE
+    moe_tensors = staticmethod(moe_tensors)
+    routed_values = EXPERTS * 3 * HIDDEN * WIDTH
 
 
 @pytest.fixture

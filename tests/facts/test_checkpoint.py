@@ -169,6 +169,22 @@ def test_fallback_is_not_used_when_the_model_is_there(hub: Path, write_folder: A
     assert load_model("org/tiny", config_fallback=other).vocab == 96
 
 
+def test_speculators_draft_counts_layers_from_zero(write_folder: Any, made: Any) -> None:
+    decoder = made.llama_config(model_type="qwen3", tie_word_embeddings=False)
+    del decoder["architectures"]
+    config = {
+        "architectures": ["DFlashSpeculator"],
+        "speculators_model_type": "dflash",
+        "transformer_layer_config": decoder,
+        "aux_hidden_state_layer_ids": [2, 28],
+        "mask_token_id": 5,
+        "block_size": 8,
+    }
+    facts = load_model(str(write_folder(config)))
+    assert facts.draft_config == {"target_layer_ids": [1, 27], "mask_token_id": 5, "block_size": 8}
+    assert (facts.hidden, facts.layers) == (64, 2)
+
+
 def test_fingerprint_tells_checkpoints_apart(write_folder: Any, made: Any) -> None:
     config, tensors = made.llama_config(), made.llama_tensors()
     first = load_model(str(write_folder(config, tensors, name="first")))

@@ -43,7 +43,7 @@ def test_kimi_has_a_trillion_parameters(kimi: ModelFacts) -> None:
 
 def test_draft_borrows_embedding_and_head() -> None:
     draft = load_model(str(MODELS / "kimi-k2.6-dflash"))
-    assert draft.draft_config == {"target_layer_ids": [1, 12, 24, 35, 47, 58], "mask_token_id": 163838}
+    assert draft.draft_config == {"target_layer_ids": [1, 12, 24, 35, 47, 58], "mask_token_id": 163838, "block_size": 8}
     assert draft.parts("embeddings") == draft.parts("head") == ()
     # fc maps the captured layers' hidden states to the draft's own.
     assert draft.parameters_of("other") == 6 * 7168 * 7168
