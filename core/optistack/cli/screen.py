@@ -81,6 +81,8 @@ class ScreenProgress:
 
     def __init__(self) -> None:
         self._console = _stderr()
+        # Not what rich takes for a terminal: FORCE_COLOR in a log must not fill it with a spinner's frames.
+        self._spins = sys.stderr.isatty()
         self._status: Status | None = None
         self._text = ""
         self._since = 0.0
@@ -98,7 +100,7 @@ class ScreenProgress:
     def step(self, text: str) -> None:
         self._finish(done=True)
         self._text, self._since = text, time.monotonic()
-        if self._console.is_terminal:
+        if self._spins:
             self._status = self._console.status(_escaped(text))
             self._status.start()
         else:
