@@ -35,9 +35,14 @@ MEDIA_CACHE_BYTES = 100 * MIB
 
 CONTEXT_BYTES = 600 * MIB
 COLLECTIVES_BYTES = 1200 * MIB
+UNUSED_BYTES = 512 * MIB
+"""Left to the allocator's fragments."""
+
 GRAPH_BASE_BYTES = GIB
 GRAPH_BYTES_PER_REQUEST = 2 * MIB
-"""What SGLang itself reckons for a request of a graph (arg_groups/memory_hook.py, ``reserve_for_graph_mb``)."""
+PREFILL_GRAPH_BYTES = 1536 * MIB
+"""What SGLang itself reckons for a request of a decode graph, and for MLA prefill graphs, which trtllm_mla does not
+have (arg_groups/memory_hook.py, ``reserve_for_graph_mb``; arg_groups/cuda_graph_hook.py:279)."""
 
 CPU_RANK_BYTES = 1536 * MIB
 CPU_UNUSED_BYTES = GIB
@@ -58,13 +63,13 @@ def reserves(
             host_bytes=HOST_PROCESS_BYTES // 2,
             why="estimate of the SGLang adapter",
         )
-    graphs = graph_batch(stack, spec) * GRAPH_BYTES_PER_REQUEST * (2 if stack.speculation.method.is_set else 1)
     return EngineReserves(
         engine="sglang",
         context_bytes=CONTEXT_BYTES,
         collectives_bytes=COLLECTIVES_BYTES if spec.parallel.tensor > 1 else 0,
-        graphs_bytes=GRAPH_BASE_BYTES + graphs if runs_graphs(stack) else 0,
+        graphs_bytes=_graphs(stack, model, spec) if runs_graphs(stack) else 0,
         activations_bytes=activations + WORKSPACE_BYTES,
+        unused_bytes=UNUSED_BYTES,
         host_bytes=HOST_PROCESS_BYTES * spec.parallel.tensor,
         why="estimate of the SGLang adapter",
     )
@@ -73,6 +78,13 @@ def reserves(
 def media_cache_bytes(model: ModelFacts, version: str) -> int:
     """Bytes that are kept out of the KV pool for a multimodal model's embeddings."""
     return MEDIA_CACHE_BYTES if model.multimodal and versions.has("media-reservation", version) else 0
+
+
+def _graphs(stack: ResolvedStack, model: ModelFacts, spec: StackSpec) -> int:
+    """A draft has graphs of its own beside those that verify."""
+    of_requests = graph_batch(stack, spec) * GRAPH_BYTES_PER_REQUEST * (2 if stack.speculation.method.is_set else 1)
+    mla_prefill = model.attention.kind == "mla" and stack.serving.attention_backend.value != "trtllm_mla"
+    return GRAPH_BASE_BYTES + of_requests + (PREFILL_GRAPH_BYTES if mla_prefill else 0)
 
 
 def _activations(stack: ResolvedStack, model: ModelFacts, node: NodeFacts, spec: StackSpec) -> int:

@@ -85,11 +85,12 @@ def _speculation(info: Info) -> Observations:
     if isinstance(window, int):
         why = f"{field('speculative_num_draft_tokens', window)}, the last known token counted"
         seen["speculation.num_draft_tokens"] = Observed(value=window - 1, proof=why)
-    quantization = info.get("speculative_draft_model_quantization")
-    if isinstance(quantization, str):
-        value = "none" if quantization == "unquant" else quantization
-        proof = field("speculative_draft_model_quantization", quantization)
-        seen["speculation.draft_quantization"] = Observed(value=value, proof=proof)
+    if "speculative_draft_model_quantization" in info and info.get("speculative_draft_model_path") is not None:
+        word = info["speculative_draft_model_quantization"]
+        proof = field("speculative_draft_model_quantization", word)
+        if word in (None, "unquant"):
+            word, proof = "none", f"{proof}: the draft is loaded as its checkpoint is"
+        seen["speculation.draft_quantization"] = Observed(value=word, proof=proof)
     return seen
 
 
