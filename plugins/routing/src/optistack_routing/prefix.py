@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from optistack.verify.endpoint import Endpoint
     from optistack.verify.metrics import Metrics
 
-PAGES = 6
+PAGES = 4
 """Pages that the prompt is sure to fill: enough for a hit to differ from the pages that an engine leaves out."""
 
 WORDS = 256
