@@ -52,7 +52,9 @@ def _host(
     )
     return CacheTier(
         level=2,
-        backend=choose("lmcache" if storage == "lmcache" else "native", why=f"option storage: {options.storage}"),
+        backend=choose("lmcache", why="option storage: LMCache holds both tiers")
+        if storage == "lmcache"
+        else choose("native", why="the engine's own host tier"),
         capacity_bytes=capacity,
         write_policy=choose(options.write_policy, why="option write_policy"),
         layout=layout,
@@ -123,7 +125,9 @@ def _copying(ctx: PlanContext, options: HiCacheOptions) -> tuple[Value[str], Val
         )
     if options.layout is not None:
         return choose(options.layout, why="option layout"), io
-    return suggest(LAYOUT_OF[io.value or "kernel"], why=f"what {io.value} copies", reference=reference), io
+    return suggest(
+        LAYOUT_OF[io.value or "kernel"], why=f"what the io backend {io.value} copies", reference=reference
+    ), io
 
 
 def _storage(ctx: PlanContext, options: HiCacheOptions, storage: str, layout: str | None) -> CacheTier:
