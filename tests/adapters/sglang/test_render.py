@@ -239,7 +239,7 @@ def test_a_cpu_launch_is_the_one_that_was_seen_to_work(build: Any, llama: Any, c
         "--attention-backend": "torch_native",
         "--sampling-backend": "pytorch",
         "--max-total-tokens": "8192",  # 1 GiB at 131,072 bytes a token
-        "--mem-fraction-static": "0.9",
+        "--mem-fraction-static": "0.95",
         "--cuda-graph-max-bs-decode": None,
     }
     assert {flag: launch.value_of(flag) for flag in expected} == expected
