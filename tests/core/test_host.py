@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
 from optistack import hookimpl
 from optistack.errors import InputError, PlanRefusedError
 from optistack.host import Host

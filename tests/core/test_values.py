@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from optistack.errors import PlanRefusedError
 from optistack.settings import Value, choose, constrain, merge, suggest
 

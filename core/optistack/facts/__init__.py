@@ -2,16 +2,15 @@
 
 from optistack.facts.checkpoint import load_model
 from optistack.facts.model import Attention, Component, ComponentName, ModelFacts, MoE, Quantization
-from optistack.facts.node import Gpu, NodeFacts, ReplicaShare
-from optistack.facts.presets import load_node
+from optistack.facts.node import Gpu, NodeFacts, ReplicaShare, load_node
 
 __all__ = [
     "Attention",
     "Component",
     "ComponentName",
     "Gpu",
-    "ModelFacts",
     "MoE",
+    "ModelFacts",
     "NodeFacts",
     "Quantization",
     "ReplicaShare",

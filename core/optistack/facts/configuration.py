@@ -11,7 +11,8 @@ from typing import Any
 from optistack.errors import InputError
 from optistack.facts.model import Attention, MoE
 
-_NESTED = ("text_config", "llm_config", "language_config")
+# The last is how speculators (vLLM's format of drafts) nests a draft's decoder.
+_NESTED = ("text_config", "llm_config", "language_config", "transformer_layer_config")
 _FIX = "Give the folder of a Hugging Face checkpoint, or its config.json."
 
 
@@ -94,8 +95,8 @@ def read_shape(config: dict[str, Any], file: Path) -> Shape:
     layers = reader.integer("num_hidden_layers", "n_layer")
     hidden = reader.integer("hidden_size", "n_embd")
     moe = _moe(reader)
-    draft = config.get("dflash_config") or {}
-    is_draft = "dflash_config" in config or architecture.startswith("DFlash")
+    draft = draft_settings(config)
+    is_draft = draft is not None
     vision = config.get("vision_config")
     bias = reader.flag("attention_bias", "qkv_bias", "use_qkv_bias")
     return Shape(
@@ -117,9 +118,27 @@ def read_shape(config: dict[str, Any], file: Path) -> Shape:
         qk_norm=text_type.startswith(("qwen3", "olmo2")) or is_draft or reader.flag("use_qk_norm"),
         extra_layers=reader.integer("num_nextn_predict_layers", default=0),
         vision=vision if isinstance(vision, dict) else None,
-        captured_layers=len(draft.get("target_layer_ids") or ()) or (layers if is_draft else 0),
+        captured_layers=len(draft.get("target_layer_ids") or range(layers)) if draft is not None else 0,
         target_hidden=reader.integer("target_hidden_size", default=hidden) if is_draft else 0,
     )
+
+
+def draft_settings(config: dict[str, Any]) -> dict[str, Any] | None:
+    """A DFlash draft's own settings (``target_layer_ids``, ``mask_token_id``, ``block_size``), None for other models.
+
+    Speculators counts captured layers from 1 where ``dflash_config`` counts from 0; here it is from 0.
+    """
+    names = config.get("architectures") or [""]
+    if str(config.get("speculators_model_type", "")).startswith("dflash"):
+        found = {"mask_token_id": config.get("mask_token_id")}
+        ids = config.get("aux_hidden_state_layer_ids")
+        found["target_layer_ids"] = [number - 1 for number in ids] if isinstance(ids, list) else None
+    elif isinstance(config.get("dflash_config"), dict) or str(names[0]).startswith("DFlash"):
+        found = dict(config.get("dflash_config") or {})
+    else:
+        return None
+    found.setdefault("block_size", config.get("block_size"))
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _attention(reader: _Reader, layers: int, hidden: int) -> Attention:
@@ -181,7 +200,7 @@ def _moe(reader: _Reader) -> MoE | None:
 
 
 def _sparse_layers(reader: _Reader, layers: int) -> tuple[bool, ...]:
-    """Which layers have experts: after ``first_k_dense_replace``, at every ``moe_layer_freq``, not ``mlp_only_layers``."""
+    """Which layers have experts. DeepSeek counts from the first dense ones, Qwen names steps and exceptions."""
     first = reader.integer("first_k_dense_replace", default=0)
     frequency = reader.get("moe_layer_freq")
     if isinstance(frequency, list):

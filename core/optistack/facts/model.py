@@ -103,6 +103,8 @@ class ModelFacts(_Fact):
     ``evidence``       ``headers`` when components come from safetensors headers, ``config`` when from shapes
     ``layers``         decoder layers; ``dense_layers`` of them have a plain MLP instead of experts
     ``kv_scales``      whether it carries calibrated KV scales; None when only a config is known
+    ``draft_config``   of a DFlash draft: ``target_layer_ids`` (from 0), ``mask_token_id``, ``block_size`` and whatever
+                       else its ``dflash_config`` has; None for any other model
     ``config``         config.json as it is
     """
 
@@ -126,6 +128,7 @@ class ModelFacts(_Fact):
     quantization: Quantization | None
     components: tuple[Component, ...]
     kv_scales: bool | None = None
+    draft_config: dict[str, Any] | None = None
     config: dict[str, Any] = Field(repr=False)
 
     @property
@@ -137,13 +140,6 @@ class ModelFacts(_Fact):
     def weight_bytes(self) -> int:
         """All weights in the checkpoint, as they are stored, in bytes."""
         return sum(part.bytes for part in self.components)
-
-    @property
-    def draft_config(self) -> dict[str, Any] | None:
-        """``dflash_config`` of a DFlash draft (perhaps empty), or None if this is not one."""
-        if "dflash_config" in self.config:
-            return dict(self.config["dflash_config"] or {})
-        return {} if self.architecture.startswith("DFlash") else None
 
     def parts(self, name: ComponentName) -> tuple[Component, ...]:
         """Every part of component ``name``; empty if the model has none."""

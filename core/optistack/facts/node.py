@@ -99,15 +99,28 @@ class NodeFacts(_Fact):
             }
         )
         indices = tuple(range(first, first + tensor_parallel)) if on_gpus else ()
-        return ReplicaShare(index=index, gpu_indices=indices, node=part)
+        return ReplicaShare(index=index, gpus=indices, node=part)
 
 
 class ReplicaShare(_Fact):
     """What one replica gets: its GPUs by index, and ``node``, the part of the host that is its own."""
 
     index: int
-    gpu_indices: tuple[int, ...]
+    gpus: tuple[int, ...]
     node: NodeFacts
 
 
 NodeFacts.model_rebuild()
+
+
+def load_node(word: str) -> NodeFacts:
+    """The node called ``word``: a preset ``<kind>x<count>``, ``cpu`` (this machine without its GPUs), or ``detect``.
+
+    Fewer than eight GPUs get that share of an eight-GPU host's RAM and CPUs. InputError, with the nearest name, for
+    any other word.
+    """
+    from optistack.facts import detect, presets
+
+    if word == "detect":
+        return detect.detect_node()
+    return detect.detect_cpu() if word == "cpu" else presets.preset(word)

@@ -1,4 +1,4 @@
-"""Nodes by name: ``b200x4``, ``h200x8``, ``cpu``, or ``local`` for the machine that this runs on.
+"""Nodes by name: ``b200x4``, ``h200x8``.
 
 Sources. Memory by the driver is what ``nvidia-smi`` prints as memory.total (seen in public logs of SXM boards: B200
 183359 MiB, B300 275040 MiB, H200 143771 MiB, H100 80GB HBM3 81559 MiB). Memory by CUDA is the total that PyTorch's
@@ -64,16 +64,8 @@ _HOST_THREADS = {"b200": 224, "b300": 256, "h200": 224, "h100": 224}
 _PRESET = re.compile(r"([a-z][a-z0-9]*)x(\d+)")
 
 
-def load_node(word: str) -> NodeFacts:
-    """The node called ``word``: a preset ``<kind>x<count>``, ``cpu`` (this machine without its GPUs), or ``local``.
-
-    Fewer than eight GPUs get that share of an eight-GPU host's RAM and CPUs. InputError, with the nearest preset, for
-    any other word.
-    """
-    if word in ("cpu", "local"):
-        from optistack.facts.detect import detect_cpu, detect_node
-
-        return detect_cpu() if word == "cpu" else detect_node()
+def preset(word: str) -> NodeFacts:
+    """The node ``<kind>x<count>``. InputError, with the nearest name, for any other word."""
     found = _PRESET.fullmatch(word)
     gpu = GPUS.get(found.group(1)) if found else None
     count = int(found.group(2)) if found else 0
@@ -96,6 +88,6 @@ def load_node(word: str) -> NodeFacts:
 
 
 def preset_names() -> tuple[str, ...]:
-    """Every name that :func:`load_node` takes."""
+    """Every name that :func:`optistack.facts.node.load_node` takes."""
     counted = (f"{kind}x{count}" for kind in GPUS for count in range(1, HOST_GPUS + 1))
-    return (*counted, "cpu", "local")
+    return (*counted, "cpu", "detect")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,8 +108,7 @@ def _tensor(file: Path, name: str, entry: Any, data_bytes: int) -> Tensor:
     try:
         dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
         values = math.prod(shape)
-        sizes = (begin, end, *shape)
-        sound = all(isinstance(number, int) and number >= 0 for number in sizes) and begin <= end
+        sound = 0 <= begin <= end and min(shape, default=0) >= 0 and isinstance(values + begin + end, int)
     except (KeyError, TypeError, ValueError):
         sound = False
     if not sound:
@@ -129,15 +129,33 @@ def _tensor(file: Path, name: str, entry: Any, data_bytes: int) -> Tensor:
 def shards_of(folder: Path) -> tuple[Path, ...]:
     """The safetensors files that make up the checkpoint in ``folder``, in name order; empty if it has none.
 
-    The index decides where there is one, for some repositories carry the same weights twice. InputError when the index
-    names files that are not there.
+    The index decides where there is one, for some repositories carry the same weights twice. InputError when it names
+    files that are not there.
     """
+    return _files(folder)[0]
+
+
+def read_shards(folder: Path) -> list[Shard]:
+    """Read every file of :func:`shards_of`. InputError also when the index names a tensor that no file has."""
+    files, indexed = _files(folder)
+    shards = [read_shard(file) for file in files]
+    absent = indexed - set().union(*(shard.tensors for shard in shards))
+    if absent:
+        raise InputError(
+            f"{folder / INDEX} names tensor {min(absent)!r}, which no file has.", fix="Download it all again."
+        )
+    return shards
+
+
+def _files(folder: Path) -> tuple[tuple[Path, ...], Set[str]]:
+    """The files of ``folder``, and the tensors that its index names (none without an index)."""
     index = folder / INDEX
     present = sorted(folder.glob("*.safetensors"))
     if not index.is_file():
         whole = folder / "model.safetensors"
-        return (whole,) if whole in present else tuple(present)
-    names = sorted(set(read_index(index).values()))
+        return ((whole,) if whole in present else tuple(present)), frozenset()
+    weight_map = _read_index(index)
+    names = sorted(set(weight_map.values()))
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -145,10 +163,10 @@ def shards_of(folder: Path) -> tuple[Path, ...]:
             f"{index} names {missing[0]}{more}, which {folder} does not have ({len(missing)} of {len(names)} missing).",
             fix="Download the rest of the checkpoint.",
         )
-    return tuple(folder / name for name in names)
+    return tuple(folder / name for name in names), weight_map.keys()
 
 
-def read_index(index: Path) -> dict[str, str]:
+def _read_index(index: Path) -> dict[str, str]:
     """``weight_map`` of an index: tensor name to file name."""
     try:
         weight_map = json.loads(index.read_bytes())["weight_map"]

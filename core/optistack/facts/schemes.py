@@ -121,7 +121,7 @@ def modelopt_format(algo: str, group_size: int | None) -> Format:
         return FORMATS["mxfp4"]
     if "NVFP4" in word:
         return FORMATS["nvfp4"]._replace(group=group_size or 16)
-    if word.startswith("FP8_PB") or word.startswith("FP8_BLOCK"):
+    if word.startswith(("FP8_PB", "FP8_BLOCK")):
         return _fp8([128, 128])
     if word.startswith("FP8"):
         return FORMATS["fp8"]

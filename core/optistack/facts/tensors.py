@@ -32,11 +32,11 @@ _SCALE = re.compile(
     r"(?:weight_(?:scale\w*|global_scale|shape|zero_point|g_idx)|input_(?:global_)?scale|[kvq]_scale|kv_scale"
     r"|output_scale|pre_quant_scale|scales|qzeros|g_idx|\w+_scales|\w+_scale_inv)$"
 )
-_KV_SCALE = re.compile(r"(?:^|\.)(?:[kv]_scale|kv_scale|[kv]_proj\.output_scale)$")
-_VISION = ("vision_tower", "vision_model", "visual.", "mm_projector", "multi_modal_projector", "audio_tower")
+_KV_SCALES = (".k_scale", ".v_scale", ".kv_scale", ".k_proj.output_scale", ".v_proj.output_scale")
+_VISION = re.compile(r"vision_tower|vision_model|visual\.|mm_projector|multi_modal_projector|audio_tower")
 _DOWN_PROJECTIONS = (".q_a_proj.", ".kv_a_proj_with_mqa.")
 _DIGITS = re.compile(r"\d+")
-_LAYER = re.compile(r"\.(?:layers|h)\.(\d+)\.")
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
 
 
 class _Key(NamedTuple):
@@ -47,15 +47,17 @@ class _Key(NamedTuple):
 
 def layer_of(name: str) -> int | None:
     """The decoder layer that tensor ``name`` is in, or None."""
-    if any(mark in name for mark in _VISION):
-        return None
-    found = _LAYER.search("." + name)
-    return int(found.group(1)) if found else None
+    found = _LAYER.search(name)
+    return int(found.group(1)) if found and not _is_vision(name) else None
+
+
+def _is_vision(name: str) -> bool:
+    return _VISION.search(name) is not None
 
 
 def has_kv_scales(names: Iterable[str]) -> bool:
     """Whether the checkpoint carries calibrated scales for a quantized KV cache."""
-    return any(name.endswith("scale") and _KV_SCALE.search(name) is not None for name in names)
+    return any(name.endswith(_KV_SCALES) for name in names)
 
 
 def components(tensors: Mapping[str, Tensor], layers: int, packed_bits: int = 4) -> tuple[Component, ...]:
@@ -70,7 +72,8 @@ def components(tensors: Mapping[str, Tensor], layers: int, packed_bits: int = 4)
     for name, tensor in tensors.items():
         module, _, leaf = name.rpartition(".")
         if leaf in _WEIGHTS or leaf.endswith("_blocks"):
-            word, values = _values(tensor, leaf, tensors.get(f"{module}.weight_scale"), packed_bits)
+            scale = tensors.get(f"{module}.weight_scale") if tensor.dtype == "U8" else None
+            word, values = _values(tensor, leaf, scale, packed_bits)
             key = _key(name, word, layers)
             keys.setdefault(module, key)
             _add(sums, key, values, tensor.bytes)
@@ -78,7 +81,7 @@ def components(tensors: Mapping[str, Tensor], layers: int, packed_bits: int = 4)
             rest.append((module, leaf, tensor))
     orphans: list[tuple[ComponentName, int]] = []
     for module, leaf, tensor in rest:
-        is_scale = _SCALE.match(leaf) is not None
+        is_scale = _is_scale(leaf)
         known = keys.get(module)
         if known is None and is_scale:
             orphans.append((_place(f"{module}.{leaf}", layers)[0], tensor.bytes))
@@ -94,6 +97,11 @@ def components(tensors: Mapping[str, Tensor], layers: int, packed_bits: int = 4)
         Component(name=key.name, precision=key.precision, replicated=key.replicated, parameters=values, bytes=size)
         for key, (values, size) in sorted(sums.items())
     )
+
+
+@lru_cache(maxsize=1024)
+def _is_scale(leaf: str) -> bool:
+    return _SCALE.match(leaf) is not None
 
 
 def _add(sums: dict[_Key, list[int]], key: _Key, values: int, size: int) -> None:
@@ -122,6 +130,12 @@ def _values(tensor: Tensor, leaf: str, scale: Tensor | None, packed_bits: int) -
 
 
 def _place(name: str, layers: int) -> tuple[ComponentName, bool]:
+    block, expert, _ = name.partition(".experts.")
+    return _place_block(block + expert if expert else name, layers)
+
+
+@lru_cache(maxsize=65536)
+def _place_block(name: str, layers: int) -> tuple[ComponentName, bool]:
     layer = layer_of(name)
     if (layer is not None and layer >= layers) or name.startswith("mtp."):
         return "mtp", False
@@ -133,7 +147,7 @@ def _place_by_kind(name: str) -> tuple[ComponentName, bool]:
     """Component and placement of a tensor by its name, with every number replaced by 0. Order matters."""
     dotted = f".{name}."
     last = name.rpartition(".")[0].rpartition(".")[2]
-    if any(mark in name for mark in _VISION):
+    if _is_vision(name):
         return "vision", True
     if "embed_tokens" in name or ".wte." in dotted or "word_embeddings" in name:
         return "embeddings", False

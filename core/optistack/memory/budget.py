@@ -9,8 +9,10 @@ from pydantic import BaseModel, ConfigDict
 from optistack.errors import PlanRefusedError
 from optistack.memory.kv import bytes_per_token
 from optistack.memory.lines import MemoryLine, total
-from optistack.memory.request import BudgetRequest
+from optistack.memory.request import BudgetRequest, EngineReserves
 from optistack.memory.weights import weight_lines
+
+__all__ = ["BudgetRequest", "EngineReserves", "MemoryBudget", "budget"]
 
 
 class MemoryBudget(BaseModel):
@@ -166,20 +168,26 @@ def _host_lines(request: BudgetRequest) -> tuple[MemoryLine, ...]:
 
 def _verdict(request: BudgetRequest, capacity: int, left: int, group_tokens: int, per_token: int) -> tuple[int, str]:
     """Missing bytes over the whole replica, and the reason; (0, "") when it works out."""
-    gpus = request.placement.tensor_parallel
-    missing = (request.kv_pool_bytes or 0) - left
+    gpus = request.tensor_parallel
+    pool = request.kv_pool_bytes
+    missing = (pool or 0) - left
     if missing > 0:
-        taken = "weights, charges and reserves" if request.kv_pool_bytes is None else "weights and the KV pool"
-        needed, there = (capacity + missing) * gpus, capacity * gpus
+        taken = ["weights"]
+        taken += ["what plugins add"] if any(charge.per_gpu_bytes for charge in request.charges) else []
+        taken += ["what the engine reserves"] if request.gross_hbm_gb is None else []
+        taken += ["the KV pool"] if pool is not None else []
+        named = " and ".join(filter(None, (", ".join(taken[:-1]), taken[-1])))
         return missing * gpus, (
-            f"{taken.capitalize()} need {_gb(needed)} and {gpus} x {_gb(capacity)} is {_gb(there)}: "
-            f"{_gb(missing * gpus)} short."
+            f"{named[0].upper()}{named[1:]} take {_gb((capacity + missing) * gpus)} and {gpus} x {_gb(capacity)} is "
+            f"{_gb(capacity * gpus)}: {_gb(missing * gpus)} short."
         )
     wanted = max(request.session_tokens, request.page_size_tokens)
     if group_tokens < wanted:
         what = "one request of the workload" if request.session_tokens else "one page"
         short = (wanted - group_tokens) * per_token * gpus
-        return short, f"KV holds {group_tokens} tokens and {what} takes {wanted}: {_gb(short)} short."
+        return short, f"KV holds {group_tokens:,} tokens and {what} takes {wanted:,}: {_gb(short)} short."
+    if request.node.device == "cpu" and pool is None and request.gross_hbm_gb is None:
+        return 0, "The KV pool of a CPU node has to be given (serving.kv_memory_gib): it shares RAM with all else."
     return 0, ""
 
 

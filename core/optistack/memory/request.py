@@ -20,6 +20,8 @@ class EngineReserves(BaseModel):
     ``activations_bytes``  the largest forward pass: prefill chunk, logits, workspaces
     ``unused_bytes``       what the engine leaves alone on purpose (its memory fraction's remainder)
     ``host_bytes``         host RAM of one replica: processes, pinned buffers
+
+    The rest says how this engine lays out weights, as in :class:`optistack.memory.weights.Placement`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -31,6 +33,10 @@ class EngineReserves(BaseModel):
     activations_bytes: int = 0
     unused_bytes: int = 0
     host_bytes: int = 0
+    absorbed_mla_copies: bool = False
+    vision_divided: bool = False
+    vision_loaded: bool = True
+    mtp_loaded: bool = False
     why: str = ""
 
     @property
@@ -51,30 +57,44 @@ class BudgetRequest(BaseModel):
     """One replica: a model on its part of a node.
 
     ``node``           what the replica has (one of ``NodeFacts.split``'s shares, or the whole node)
+    ``tensor_parallel``, ``attention_data_parallel``, ``expert_parallel``  as in ``Placement``
     ``kv_dtype``       of the target's KV: one of :data:`optistack.memory.kv.KV_DTYPES`
     ``charges``        what plugins add (draft weights, draft KV for each token, host pools)
     ``reserves``       what the engine adds; left out in gross mode
     ``gross_hbm_gb``   a size of a GPU in 1e9 bytes: gross mode, nothing reserved and everything divided evenly
     ``kv_pool_bytes``  a KV pool of one GPU (or CPU rank) given outright instead of "all that is left"
-    ``input_tokens``, ``output_tokens``  of one request of the workload; 0 if there is none
+    ``workload_tokens``  input and output tokens of one request of the workload; 0 if there is none
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: ModelFacts
     node: NodeFacts
-    placement: Placement = Placement()
+    tensor_parallel: int = Field(default=1, gt=0)
+    attention_data_parallel: int = Field(default=1, gt=0)
+    expert_parallel: int = Field(default=1, gt=0)
     kv_dtype: str
     page_size_tokens: int = Field(default=1, gt=0)
     charges: tuple[MemoryCharge, ...] = ()
     reserves: EngineReserves = EngineReserves()
     gross_hbm_gb: float | None = Field(default=None, gt=0)
     kv_pool_bytes: int | None = Field(default=None, gt=0)
-    input_tokens: int = Field(default=0, ge=0)
-    output_tokens: int = Field(default=0, ge=0)
+    workload_tokens: int = Field(default=0, ge=0)
 
     @property
     def session_tokens(self) -> int:
         """KV tokens that one request of the workload holds at its end, rounded up to pages."""
-        tokens = self.input_tokens + self.output_tokens
-        return -(-tokens // self.page_size_tokens) * self.page_size_tokens
+        return -(-self.workload_tokens // self.page_size_tokens) * self.page_size_tokens
+
+    @property
+    def placement(self) -> Placement:
+        """How the weights lie: the replica's parallelism and the engine's habits."""
+        return Placement(
+            tensor_parallel=self.tensor_parallel,
+            attention_data_parallel=self.attention_data_parallel,
+            expert_parallel=self.expert_parallel,
+            absorbed_mla_copies=self.reserves.absorbed_mla_copies,
+            vision_divided=self.reserves.vision_divided,
+            vision_loaded=self.reserves.vision_loaded,
+            mtp_loaded=self.reserves.mtp_loaded,
+        )

@@ -1,0 +1,20 @@
+"""What is known about combinations in vLLM, by domain."""
+
+from optistack.rules import Rule
+from optistack_adapters.vllm.rules.attention import ATTENTION_RULES
+from optistack_adapters.vllm.rules.cpu import CPU_RULES
+from optistack_adapters.vllm.rules.kv import KV_RULES
+from optistack_adapters.vllm.rules.layout import LAYOUT_RULES
+from optistack_adapters.vllm.rules.speculation import SPECULATION_RULES
+from optistack_adapters.vllm.rules.tiers import TIER_RULES
+
+RULES: tuple[Rule, ...] = (
+    *CPU_RULES,
+    *KV_RULES,
+    *ATTENTION_RULES,
+    *SPECULATION_RULES,
+    *TIER_RULES,
+    *LAYOUT_RULES,
+)
+
+__all__ = ["RULES"]

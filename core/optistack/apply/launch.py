@@ -1,0 +1,87 @@
+"""What is to be started: plain values, checked when they are made and written beside the running deployment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from optistack.apply.folder import RESERVED
+
+# A name is a folder name and an argument on the command line, so it may not start with a dot or a dash.
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+
+
+class ProcessSpec(BaseModel):
+    """One process of a deployment: an engine replica or a router.
+
+    ``name``  unique in the deployment; names the log
+    ``argv``  the command; ``argv[0]`` is looked up in ``PATH`` when it is not a path
+    ``env``  added to the environment of the command that starts it
+    ``files``  relative path to text, written into the deployment's folder before the start
+    ``cwd``  working directory; ``None`` is the deployment's folder
+    ``host``, ``port``  what it will listen on: checked to be free before the start
+    ``ready_url``  answers 200 once the process is ready
+    ``ready_timeout_s``  time it may take until then
+    ``stop_timeout_s``  time between SIGTERM and SIGKILL
+    ``cause_patterns``  regular expressions of this backend, searched first when the reason of a failure is looked for
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Name
+    argv: tuple[str, ...] = Field(min_length=1)
+    env: dict[str, str] = {}
+    files: dict[str, str] = {}
+    cwd: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = Field(ge=1, le=65535)
+    ready_url: str = Field(pattern=r"^https?://[^/\s]+")
+    ready_timeout_s: float = Field(default=1800.0, gt=0)
+    stop_timeout_s: float = Field(default=30.0, ge=0)
+    cause_patterns: tuple[str, ...] = ()
+
+    @field_validator("files")
+    @classmethod
+    def _files_stay_inside(cls, files: dict[str, str]) -> dict[str, str]:
+        for name in files:
+            path = PurePosixPath(name)
+            if path.is_absolute() or not path.parts or ".." in path.parts or path.parts[0] in RESERVED:
+                raise ValueError(f"{name!r} is not a path of its own inside the deployment's folder")
+        return files
+
+
+class DeploymentSpec(BaseModel):
+    """Everything that is started, watched and stopped together.
+
+    ``endpoints``  base URLs for clients, the router's first
+    ``plan``  the plan this came from, opaque here, saved beside
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Name
+    processes: tuple[ProcessSpec, ...] = Field(min_length=1)
+    plan_hash: str = ""
+    endpoints: tuple[str, ...] = ()
+    plan: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _processes_differ(self) -> DeploymentSpec:
+        for what, values in (
+            ("name", [process.name for process in self.processes]),
+            ("port", [str(process.port) for process in self.processes]),
+            ("file", [name for process in self.processes for name in process.files]),
+        ):
+            twice = [value for value, times in Counter(values).items() if times > 1]
+            if twice:
+                raise ValueError(f"two processes have the same {what}: {twice[0]}")
+        return self
+
+    @property
+    def stop_timeout_s(self) -> float:
+        """The longest time that any of the processes may take to stop."""
+        return max(process.stop_timeout_s for process in self.processes)

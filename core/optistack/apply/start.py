@@ -1,0 +1,202 @@
+"""Start a deployment, and stay with it until it is handed over to its supervisor.
+
+The command that starts it holds a lease: a pipe that the supervisor reads. Until ``commit`` the deployment lives no
+longer than that command, whatever ends it, ``kill -9`` included.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from optistack.apply.deployment import POLL_S, Deployment, await_release, end, folder_of, list_deployments, sweep
+from optistack.apply.diagnose import without_prefix
+from optistack.apply.folder import DeploymentFolder
+from optistack.apply.guardian import COMMIT, command, keeper_environment
+from optistack.apply.launch import DeploymentSpec, ProcessSpec
+from optistack.apply.logs import last_line
+from optistack.apply.ports import require_free
+from optistack.apply.processes import boot_id, send
+from optistack.apply.state import Phase, ProcessState, State, write_state
+from optistack.apply.termination import termination_raises
+from optistack.errors import EngineStartError, InputError
+
+PROGRESS_S = 0.5
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a start is going: how many processes are ready, and the newest log line of the first that is not."""
+
+    elapsed_s: float
+    ready: int
+    processes: int
+    log_line: str
+
+
+@dataclass
+class Attached:
+    """A deployment that ends with the block it was started for, unless it is committed."""
+
+    deployment: Deployment
+    lease: int
+    launched: bool = False
+    committed: bool = False
+
+    def commit(self) -> None:
+        """Leave it to its supervisor: it outlives this command now. Raises EngineStartError when it has just ended."""
+        try:
+            os.write(self.lease, COMMIT)
+        except BrokenPipeError:
+            raise _start_error(self.deployment) from None
+        self.committed = True
+
+    def wait(self) -> State:
+        """Stay until it has ended by itself or was stopped from elsewhere; returns its last state."""
+        while self.deployment.folder.locked():
+            time.sleep(4 * POLL_S)
+        return self.deployment.state
+
+
+def start(spec: DeploymentSpec, *, on_progress: Callable[[Progress], None] | None = None) -> Deployment:
+    """Start everything in ``spec``, wait until it is ready, and leave it running under its supervisor.
+
+    Raises InputError (the name is running, a port is taken) before anything is started, and EngineStartError with the
+    engine's own reason. When this is left in any other way (Ctrl-C, SIGTERM, SIGHUP) nothing is left running either.
+    """
+    with attached(spec, on_progress=on_progress) as live:
+        live.commit()
+        return live.deployment
+
+
+@contextmanager
+def attached(spec: DeploymentSpec, *, on_progress: Callable[[Progress], None] | None = None) -> Iterator[Attached]:
+    """As ``start``, but the deployment ends with the block unless ``commit`` is called in it.
+
+    For work between ready and hand-over (checks that decide whether it may stay), and for running in the foreground::
+
+        with attached(spec) as live:
+            live.wait()
+    """
+    with termination_raises():
+        ours, theirs = os.pipe()
+        live = Attached(Deployment(folder_of(spec.name)), theirs)
+        try:
+            _launch(live, spec, ours)
+            _wait_until_ready(live.deployment, spec, on_progress)
+            yield live
+        finally:
+            os.close(theirs)
+            if live.launched and not live.committed:
+                _abandon(live.deployment)
+
+
+def _launch(live: Attached, spec: DeploymentSpec, lease: int) -> None:
+    """Check what can be checked, fill the folder, and start the guardian, which starts the supervisor."""
+    folder = live.deployment.folder
+    lock = None
+    try:
+        lock = folder.acquire()
+        if lock is None:
+            raise InputError(
+                f"Deployment {spec.name!r} is already running.", fix=f"`optistack down {spec.name}` stops it."
+            )
+        sweep(folder)
+        for process in spec.processes:
+            _require_port(process)
+        state = _fill(folder, spec)
+        live.launched = True
+        with folder.supervisor_log.open("ab") as log:
+            guardian = subprocess.run(
+                command("guardian", str(folder.path), state.id, str(lock), str(lease)),
+                env=keeper_environment(state.id),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(lock, lease),
+                start_new_session=True,
+            )
+        if guardian.returncode:
+            raise EngineStartError("The supervisor could not be started.", fix=f"Log: {folder.supervisor_log}")
+    except OSError as error:
+        raise InputError(f"Cannot work in {folder.path}: {error}.", fix="XDG_STATE_HOME puts it elsewhere.") from None
+    finally:
+        os.close(lease)
+        if lock is not None:
+            os.close(lock)
+
+
+def _fill(folder: DeploymentFolder, spec: DeploymentSpec) -> State:
+    folder.empty()
+    for process in spec.processes:
+        for relative, text in process.files.items():
+            folder.write(relative, text)
+    folder.write("spec.json", spec.model_dump_json(indent=1))
+    state = State(
+        id=uuid.uuid4().hex,
+        phase=Phase.STARTING,
+        stop_timeout_s=spec.stop_timeout_s,
+        boot=boot_id(),
+        started_at=datetime.now(UTC),
+        processes=tuple(ProcessState(name=process.name) for process in spec.processes),
+    )
+    write_state(folder, state)
+    return state
+
+
+def _require_port(process: ProcessSpec) -> None:
+    try:
+        require_free(process.host, process.port)
+    except InputError:
+        for other in list_deployments():
+            if other.alive() and process.port in (theirs.port for theirs in other.spec.processes):
+                raise InputError(
+                    f"Port {process.port} is in use by deployment {other.name!r}.",
+                    fix=f"`optistack down {other.name}` stops it; or choose another port.",
+                ) from None
+        raise
+
+
+def _wait_until_ready(
+    deployment: Deployment, spec: DeploymentSpec, on_progress: Callable[[Progress], None] | None
+) -> None:
+    started = time.monotonic()
+    next_told_s = 0.0
+    while (state := deployment.state).phase is not Phase.READY:
+        if state.phase.is_final:
+            raise _start_error(deployment)
+        elapsed_s = time.monotonic() - started
+        if on_progress is not None and elapsed_s >= next_told_s:
+            next_told_s = elapsed_s + PROGRESS_S
+            waiting = [process.name for process in state.processes if not process.ready]
+            line = without_prefix(last_line(deployment.folder, waiting[0])) if waiting else ""
+            on_progress(Progress(elapsed_s, len(state.processes) - len(waiting), len(state.processes), line))
+        time.sleep(POLL_S)
+
+
+def _start_error(deployment: Deployment) -> EngineStartError:
+    await_release(deployment.folder)
+    state, folder = deployment.state, deployment.folder
+    logs = [folder.log_file(process.name) for process in state.processes if process.process is not None]
+    log = logs[0] if len(logs) == 1 else folder.logs_dir if logs else folder.supervisor_log
+    what = state.reason if state.phase is Phase.FAILED else f"was stopped while it was starting. {state.reason}".strip()
+    return EngineStartError(f"{deployment.name}: {what}", fix=f"Log: {log}")
+
+
+def _abandon(deployment: Deployment) -> None:
+    """The lease is closed, so the supervisor is ending everything; see it through. Asked again, be quick."""
+    try:
+        end(deployment.folder)
+    except KeyboardInterrupt:
+        state = deployment.state
+        if state.supervisor is not None:
+            send(state.supervisor, signal.SIGTERM)
+        end(deployment.folder)
+        raise

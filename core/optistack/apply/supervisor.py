@@ -1,0 +1,210 @@
+"""The supervisor: starts the processes of a deployment, watches them, and ends them together.
+
+``python -m optistack.apply.supervisor FOLDER LOCK_FD LEASE_FD LINK_FD GUARDIAN_PID``, started by the guardian.
+
+It runs until one of these, and then ends everything: SIGTERM, SIGINT or SIGHUP; the end of one of the processes, at any
+time (a deployment with a part missing is not what was planned); a process that is not ready in time; the end of the
+lease before the command that holds it has written ``COMMIT`` there, whatever ended that command.
+
+It adopts every orphan below it, so that "no descendants left" means that nothing is left. It has one thread, since
+a process that asks to die with its parent dies with the thread that started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from optistack.apply.child import start_child, until_ready
+from optistack.apply.diagnose import start_failure
+from optistack.apply.folder import DeploymentFolder
+from optistack.apply.guardian import COMMIT, command, keeper_environment
+from optistack.apply.launch import DeploymentSpec, ProcessSpec
+from optistack.apply.logs import cap_log, read_log
+from optistack.apply.processes import ProcessId, adopt_orphans, descendants, identify, kill_all, send
+from optistack.apply.state import Phase, State, write_state
+
+# How often new members are recorded: most processes are made while an engine starts.
+WATCH_STARTING_S, WATCH_S = 0.5, 10.0
+# Processes whose master has ended have nothing left to do but to go.
+ORPHAN_GRACE_S = 3.0
+GUARDIAN_DELAYS_S = (0.1, 60.0)
+
+
+class Supervisor:
+    """One run. ``lock``, ``lease`` and ``link`` are descriptors: see folder.py, ``COMMIT`` and guardian.py."""
+
+    def __init__(self, folder: DeploymentFolder, lock: int, lease: int, link: int, guardian_pid: int) -> None:
+        self.folder, self.lock, self.lease, self.link = folder, lock, lease, socket.socket(fileno=link)
+        self.spec = DeploymentSpec.model_validate_json(folder.spec_file.read_bytes())
+        self.state = State.model_validate_json(folder.state_file.read_bytes())
+        self.guardian_pid = guardian_pid
+        self.guardian_delay_s = GUARDIAN_DELAYS_S[0]
+        self.running: dict[int, tuple[ProcessSpec, subprocess.Popen[bytes]]] = {}
+        self.loop = asyncio.get_running_loop()
+        self.verdict: asyncio.Future[tuple[Phase, str]] = self.loop.create_future()
+        self.hurry = False
+
+    async def run(self) -> None:
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            self.loop.add_signal_handler(signum, self._asked_to_stop, signum)
+        self.loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        self.loop.add_reader(self.lease, self._read_lease)
+        self.loop.add_reader(self.link, self._guardian_died)
+        self._record(supervisor=identify(os.getpid()), guardian=identify(self.guardian_pid))
+        tasks = [self.loop.create_task(self._watch())]
+        for process in self.spec.processes:
+            if self._start(process):
+                tasks.append(self.loop.create_task(self._wait_until_ready(process)))
+        phase, reason = await self.verdict
+        for task in tasks:
+            task.cancel()
+        self._record(phase=Phase.STOPPING, reason=reason)
+        await self._end_all()
+        self._record(phase=phase, members=())
+
+    def _record(self, **changes: Any) -> None:
+        self.state = self.state.model_copy(update=changes)
+        try:
+            write_state(self.folder, self.state)
+        except OSError as error:  # a full disk is no reason to lose an engine, let alone to keep one
+            print(f"state.json was not written: {error}", file=sys.stderr)
+
+    def _record_process(self, name: str, **changes: Any) -> None:
+        processes = self.state.processes
+        self._record(processes=tuple(p.model_copy(update=changes) if p.name == name else p for p in processes))
+
+    def _end(self, phase: Phase, reason: str) -> None:
+        if not self.verdict.done():
+            self.verdict.set_result((phase, reason))
+
+    def _asked_to_stop(self, signum: signal.Signals) -> None:
+        self.hurry = self.verdict.done()  # asked again: no more patience
+        self._end(Phase.STOPPED, "" if signum is signal.SIGTERM else f"its supervisor received {signum.name}")
+
+    def _read_lease(self) -> None:
+        committed = os.read(self.lease, 1) == COMMIT
+        self.loop.remove_reader(self.lease)
+        os.close(self.lease)
+        if not committed:
+            self._end(Phase.STOPPED, "the command that started it ended")
+
+    def _start(self, process: ProcessSpec) -> bool:
+        try:
+            child = start_child(process, self.folder, self.state.id)
+        except (OSError, subprocess.SubprocessError) as error:
+            self._end(Phase.FAILED, f"{process.name} cannot be run: {error}.")
+            return False
+        self.running[child.pid] = (process, child)
+        self._record_process(process.name, process=identify(child.pid))
+        return True
+
+    async def _wait_until_ready(self, process: ProcessSpec) -> None:
+        try:
+            await until_ready(process)
+        except TimeoutError:
+            waited = f"{process.ready_url} did not answer 200 within {process.ready_timeout_s:g} s"
+            self._end(Phase.FAILED, f"{process.name} was not ready in time: {waited}. {self._diagnose(process, None)}")
+            return
+        self._record_process(process.name, ready=True)
+        if all(p.ready for p in self.state.processes):
+            self._record(phase=Phase.READY, ready_at=datetime.now(UTC))
+
+    def _reap(self) -> None:
+        """Collect every child that ended: processes of the spec, adopted orphans, a replaced guardian."""
+        with contextlib.suppress(ChildProcessError):
+            while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = reaped
+                if pid in self.running:
+                    process, child = self.running.pop(pid)
+                    child.returncode = os.waitstatus_to_exitcode(status)
+                    self._process_ended(process, child.returncode)
+
+    def _process_ended(self, process: ProcessSpec, exit_code: int) -> None:
+        served = any(p.ready for p in self.state.processes if p.name == process.name)
+        self._record_process(process.name, exit_code=exit_code, ready=False)
+        if not self.verdict.done():
+            when = "stopped working" if served else "did not start"
+            self._end(Phase.FAILED, f"{process.name} {when}: {self._diagnose(process, exit_code)}")
+
+    def _diagnose(self, process: ProcessSpec, exit_code: int | None) -> str:
+        return start_failure(read_log(self.folder, process.name), exit_code, patterns=process.cause_patterns)
+
+    async def _watch(self) -> None:
+        while True:
+            members = tuple(sorted(self._members(), key=lambda process: process.pid))
+            if members != self.state.members:
+                self._record(members=members)
+            for process in self.spec.processes:
+                cap_log(self.folder, process.name)
+            await asyncio.sleep(WATCH_S if self.state.phase is Phase.READY else WATCH_STARTING_S)
+
+    def _members(self) -> list[ProcessId]:
+        return [process for process in descendants(os.getpid()) if process.pid != self.guardian_pid]
+
+    async def _end_all(self) -> None:
+        """End everything: SIGTERM to the processes of the spec, then to all that is left, then SIGKILL.
+
+        The processes of the spec come first, with half of the grace: each knows best how to end its own children.
+        """
+        start, grace_s = self.loop.time(), self.spec.stop_timeout_s
+        for process in filter(None, map(identify, self.running)):
+            send(process, signal.SIGTERM)
+        await self._until(lambda: not self.running, start + grace_s / 2)
+        for process in self._members():
+            send(process, signal.SIGTERM)
+        await self._until(lambda: not self.running, start + grace_s)
+        await self._until(lambda: not self._members(), min(start + grace_s, self.loop.time() + ORPHAN_GRACE_S))
+        kill_all(self._members, reap=self._reap)
+
+    async def _until(self, done: Callable[[], bool], deadline: float) -> None:
+        while not done() and not self.hurry and self.loop.time() < deadline:
+            await asyncio.sleep(0.05)
+
+    def _guardian_died(self) -> None:
+        self.loop.remove_reader(self.link)
+        self.link.close()
+        self.loop.call_later(self.guardian_delay_s, self._replace_guardian)
+        self.guardian_delay_s = min(2 * self.guardian_delay_s, GUARDIAN_DELAYS_S[1])
+
+    def _replace_guardian(self) -> None:
+        self.link, theirs = socket.socketpair()
+        arguments = (str(self.folder.path), self.state.id, str(self.lock), "--watch", str(theirs.fileno()))
+        with theirs:
+            try:
+                guardian = subprocess.Popen(
+                    command("guardian", *arguments),
+                    env=keeper_environment(self.state.id),
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(self.lock, theirs.fileno()),
+                    start_new_session=True,
+                )
+            except OSError as error:  # its Python is gone; the engine runs on without a guardian
+                print(f"no new guardian: {error}", file=sys.stderr)
+                return
+        self.guardian_pid = guardian.pid
+        self._record(guardian=identify(guardian.pid))
+        self.loop.add_reader(self.link, self._guardian_died)
+
+
+async def _supervise(folder: DeploymentFolder, *numbers: int) -> None:
+    await Supervisor(folder, *numbers).run()
+
+
+def main(arguments: list[str]) -> None:
+    adopt_orphans()
+    os.chdir("/")
+    asyncio.run(_supervise(DeploymentFolder(Path(arguments[0])), *map(int, arguments[1:])))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

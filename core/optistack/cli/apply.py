@@ -1,0 +1,124 @@
+"""``optistack apply``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from optistack.cli import options
+from optistack.cli.commands import new_app
+
+if TYPE_CHECKING:
+    from optistack.apply.start import Attached
+    from optistack.cli.ready import Ready
+    from optistack.verify.receipt import Receipt
+
+app = new_app()
+
+
+@app.command()
+def apply(
+    stack: options.Stack = options.DEFAULT_STACK,
+    backend: options.Backend = None,
+    node: options.Node = None,
+    engine_python: options.EnginePython = None,
+    engine_version: options.EngineVersion = None,
+    plugin: options.Plugins = None,
+    no_plugin: options.Without = None,
+    setting: options.Set = None,
+    allow_degraded: options.AllowDegraded = False,
+    lock: Annotated[
+        Path | None, typer.Option("--lock", metavar="FILE", help="Apply this lock file as it is, no stack file.")
+    ] = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay until Ctrl-C, which stops the engine.")
+    ] = False,
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not check what took effect.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the engine running when a check fails.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Start the engine with the stack and prove what took effect.
+
+    Waits until the engine serves, then reads back every setting and lets the plugins probe it. When a check fails,
+    the engine is stopped and the exit code is 1; when it does not come up, its own reason is shown and the code is 3.
+    """
+    from optistack.apply.start import attached
+    from optistack.cli import screen
+    from optistack.cli.ready import from_lock, from_stack
+    from optistack.cli.receipts import failed_checks
+    from optistack.errors import CheckFailedError
+    from optistack.facts.detect import detect_node
+    from optistack.plan.deploy import check_machine, deployment_of
+
+    chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting)
+    with screen.ScreenProgress() as progress:
+        progress.step("Planning")
+        ready = from_lock(lock, chosen) if lock else from_stack(chosen, allow_degraded, progress)
+        plan = ready.plan
+        check_machine(plan, detect_node())
+        spec = deployment_of(plan, ready.python, ready.engine_env)
+        progress.step(f"Starting {plan.engine.backend} {plan.engine.version}")
+        with attached(spec, on_progress=lambda now: progress.detail(now.log_line)) as live:
+            receipts: list[Receipt] = []
+            if not no_verify:
+                progress.step("Checking what took effect")
+                receipts = _verify(live, ready)
+            progress.close()
+            passed = all(receipt.passed for receipt in receipts)
+            _show(live, receipts, stays=passed or keep, json=json)
+            if passed or keep:
+                if foreground:
+                    screen.note("Ctrl-C stops it.")
+                    live.wait()
+                else:
+                    live.commit()
+    if not passed:
+        screen.print_error(
+            f"The engine does not do what the plan says: {', '.join(failed_checks(receipts))}.",
+            f"`optistack down {spec.name}` stops it." if keep else "It was stopped; --keep leaves it running.",
+        )
+        raise typer.Exit(CheckFailedError.exit_code)
+
+
+def _verify(live: Attached, ready: Ready) -> list[Receipt]:
+    """A receipt for each replica, saved beside the deployment."""
+    from optistack.cli.receipts import save_receipts
+    from optistack.verify.endpoint import Endpoint
+    from optistack.verify.verify import verify
+
+    receipts = []
+    spec = live.deployment.spec
+    for launch, process, url in zip(ready.plan.launches, spec.processes, spec.endpoints, strict=True):
+        parts = live.deployment.log_files(process.name)
+        log = "".join(part.read_text(encoding="utf-8", errors="replace") for part in parts)
+        with Endpoint(url) as endpoint:
+            receipts.append(verify(ready.plan, endpoint, ready.host, ready.backend, log=log, replica=launch.replica))
+    save_receipts(receipts, live.deployment.folder.receipt_file)
+    return receipts
+
+
+def _show(live: Attached, receipts: Sequence[Receipt], *, stays: bool, json: bool) -> None:
+    from optistack.cli import screen
+
+    deployment = live.deployment
+    if json:
+        screen.print_json(
+            {
+                "name": deployment.name,
+                "endpoints": list(deployment.spec.endpoints),
+                "running": stays,
+                "log": str(deployment.folder.logs_dir),
+                "receipts": [receipt.model_dump(mode="json") for receipt in receipts],
+            }
+        )
+        return
+    from optistack.cli.views.receipt import receipt_view
+
+    for receipt in receipts:
+        screen.show(*receipt_view(receipt, wide=screen.is_pipe()))
+    if stays:
+        print(f"{deployment.name} serves at {', '.join(deployment.spec.endpoints)}")
+        screen.note(f"`optistack down {deployment.name}` stops it. Its log: {deployment.folder.logs_dir}")

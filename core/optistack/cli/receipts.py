@@ -1,0 +1,30 @@
+"""The receipts of a deployment, one for each replica, as they are kept beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from optistack.apply.folder import write_atomic
+from optistack.verify.receipt import Receipt, Status
+
+_RECEIPTS = TypeAdapter(tuple[Receipt, ...])
+
+
+def save_receipts(receipts: Sequence[Receipt], path: Path) -> None:
+    write_atomic(path, _RECEIPTS.dump_json(tuple(receipts), indent=1).decode())
+
+
+def read_receipts(path: Path) -> tuple[Receipt, ...]:
+    """The receipts at ``path``; none when there is no file, or one of another optistack."""
+    try:
+        return _RECEIPTS.validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return ()
+
+
+def failed_checks(receipts: Iterable[Receipt]) -> list[str]:
+    """The checks that failed on any replica."""
+    return sorted({r.id for receipt in receipts for r in receipt.results if r.status is Status.FAIL})

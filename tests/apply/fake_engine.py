@@ -1,0 +1,93 @@
+"""An engine that misbehaves on demand. Run by path; answers 200 on its port once ``--ready-when FILE`` exists."""
+
+import argparse
+import http.server
+import multiprocessing.shared_memory
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--port", type=int, required=True)
+parser.add_argument("--ready-when", type=Path, default=None)
+parser.add_argument("--crash-when", type=Path, default=None)
+parser.add_argument("--crash", default="")
+parser.add_argument("--exit-when-asked", type=Path, default=None, help="written on SIGTERM")
+parser.add_argument("--ignore-term", action="store_true")
+parser.add_argument("--children", nargs="*", default=[], choices=["stubborn", "daemon", "bare"])
+parser.add_argument("--pids", type=Path, default=None, help="where every process writes its pid")
+parser.add_argument("--shared-memory", type=Path, default=None, help="where the name of a segment is written")
+options = parser.parse_args()
+
+
+def write_pid() -> None:
+    if options.pids:
+        with options.pids.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+def ignore_all() -> None:
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+
+
+def child(kind: str) -> None:
+    """``stubborn`` ignores signals; ``daemon`` also leaves group, session and parent; ``bare`` its environment too."""
+    if os.fork():
+        return
+    ignore_all()
+    if kind != "stubborn":
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+    write_pid()
+    if kind == "bare":
+        os.execve("/bin/sh", ["sh", "-c", "trap '' TERM INT HUP; while :; do /bin/sleep 1000; done"], {})
+    while True:
+        time.sleep(1000)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        ready = options.ready_when is None or options.ready_when.exists()
+        self.send_response(200 if ready else 503)
+        self.end_headers()
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+def watch() -> None:
+    while not options.crash_when.exists():
+        time.sleep(0.02)
+    print("RuntimeError: the device fell off the bus", flush=True)
+    os._exit(3)
+
+
+write_pid()
+print("loading weights", flush=True)
+if options.crash:
+    print(f"Traceback (most recent call last):\n  File 'x', line 1\n{options.crash}", file=sys.stderr, flush=True)
+    pointer = "RuntimeError: Engine core initialization failed. See root cause above."
+    print(f"Traceback (most recent call last):\n  File 'x', line 2\n{pointer}", file=sys.stderr, flush=True)
+    sys.exit(1)
+for kind in options.children:
+    child(kind)
+if options.shared_memory:
+    segment = multiprocessing.shared_memory.SharedMemory(create=True, size=4096)
+    options.shared_memory.write_text(segment.name)
+if options.ignore_term:
+    ignore_all()
+elif options.exit_when_asked:
+
+    def leave(signum: int, frame: object) -> None:
+        options.exit_when_asked.write_text("asked")
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, leave)
+if options.crash_when:
+    threading.Thread(target=watch, daemon=True).start()
+http.server.HTTPServer(("127.0.0.1", options.port), Handler).serve_forever()
