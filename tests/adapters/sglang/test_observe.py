@@ -322,7 +322,8 @@ sglang:context_len{engine_type="unified",model_name="smollm2",pp_rank="0",tp_ran
 """
     log = """\
 [2026-11-29 23:45:13] Load weight end. elapsed=2.93 s, type=LlamaForCausalLM, avail mem=4.59 GB, mem usage=0.52 GB.
-[2026-11-29 23:45:18] KV Cache is allocated. dtype: torch.float8_e4m3fn, #tokens: 46603, K size: 0.25 GB, V size: 0.25 GB
+[2026-11-29 23:45:18] KV Cache is allocated. dtype: torch.float8_e4m3fn, #tokens: 46603, K size: 0.25 GB, \
+V size: 0.25 GB
 [2026-11-29 23:45:18] Memory pool end. avail mem=3.90 GB
 [2026-11-29 23:45:19] Tree cache initialized: source=default impl=UnifiedRadixCache hybrid_swa=False hybrid_ssm=False \
 hicache_attached=False

@@ -190,15 +190,17 @@ def test_a_host_tier_below_a_gigabyte_a_rank_is_refused(build: Any) -> None:
         build(CacheTier(level=2, capacity_bytes=choose(3 * GB)), parallel={"tensor": 4})
 
 
-def test_a_storage_directory_carries_its_key_once(build: Any) -> None:
-    def directory(**tier: Any) -> str:
+def test_a_mooncake_store_is_tagged_with_the_key(build: Any) -> None:
+    def config(**tier: Any) -> str | None:
         host = CacheTier(level=2, capacity_bytes=choose(40 * GB))
-        planned = build(host, CacheTier(level=3, backend=choose("file"), **tier), parallel={"tensor": 4})
-        return planned.launch.env(port=1, folder="")["SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"]
+        planned = build(host, CacheTier(level=3, key=choose("abc"), **tier), parallel={"tensor": 4})
+        value: str | None = planned.launch.value_of("--hicache-storage-backend-extra-config")
+        return value
 
-    assert directory(directory=choose("/kv/"), key=choose("abc")) == "/kv/abc"
-    assert directory(directory=choose("/kv/abc"), key=choose("abc")) == "/kv/abc"
-    assert directory(directory=choose("/kv")) == "/kv"
+    assert config(backend=choose("mooncake")) == '{"extra_backend_tag": "abc"}'
+    own = choose({"extra_backend_tag": "mine"})
+    assert config(backend=choose("mooncake"), extra_config=own) == '{"extra_backend_tag": "mine"}'
+    assert config(backend=choose("file"), directory=choose("/kv/abc")) is None
 
 
 def test_storage_settings_reach_the_engine(build: Any) -> None:
