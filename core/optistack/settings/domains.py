@@ -103,7 +103,7 @@ class KVLayout(Settings):
 
     ``dtype``, ``draft_dtype``  ``bfloat16``, ``fp8_e4m3``, ... (``auto`` is not an answer: a plan says what it is)
     ``page_size_tokens``  tokens in a KV page (SGLang's page size, vLLM's block size)
-    ``scales``  where FP8 scales come from: ``checkpoint`` or ``unit`` (1.0)
+    ``scales``  where FP8 scales come from: ``checkpoint``, ``file`` (``scales_file``) or ``unit`` (1.0)
     """
 
     dtype: Value[str] = Unset

@@ -70,8 +70,8 @@ def _capacity(options: HiCacheOptions, room: HostRoom, kv: HostKV) -> Value[int]
             raise PlanRefusedError(
                 f"A host tier of {options.host_gib:g} GiB{times} does not fit into {room.usable_bytes / GIB:.0f} GiB: "
                 f"{room.describe()}.",
-                fix=f"Ask for at most {room.largest_bytes(kv) / GIB:.0f} GiB."
-                if room.largest_bytes(kv) > 0
+                fix=f"Ask for at most {room.largest_bytes(kv) // GIB} GiB."
+                if room.largest_bytes(kv) > GIB
                 else "Leave hicache out, or use a host with more RAM.",
             )
         why = "option host_gib"
