@@ -99,9 +99,10 @@ def _speculation(info: Info) -> Observations:
     if "speculative_draft_model_quantization" in info and info.get("speculative_draft_model_path") is not None:
         word = info["speculative_draft_model_quantization"]
         proof = field("speculative_draft_model_quantization", word)
-        if word in (None, "unquant"):
+        if word is None or word == "unquant":
             word, proof = "none", f"{proof}: the draft is loaded as its checkpoint is"
-        seen["speculation.draft_quantization"] = Observed(value=word, proof=proof)
+        if isinstance(word, str):
+            seen["speculation.draft_quantization"] = Observed(value=word, proof=proof)
     return seen
 
 

@@ -72,7 +72,7 @@ def _capacity(info: Info, facts: LogFacts) -> Observations:
 
 def _storage(info: Info, facts: LogFacts) -> Observations:
     backend = info.get("hicache_storage_backend")
-    if "hicache_storage_backend" not in info:
+    if "hicache_storage_backend" not in info or not isinstance(backend, str | None):
         return {}
     if facts.storage is not None:
         seen = {"tiers.3.backend": Observed(value=facts.storage.value, proof=f"log: {facts.storage.line}")}
@@ -85,7 +85,7 @@ def _storage(info: Info, facts: LogFacts) -> Observations:
     if isinstance(policy, str):
         proof = field("hicache_storage_prefetch_policy", policy)
         seen["tiers.3.prefetch_policy"] = Observed(value=policy, proof=proof)
-    seen.update(_directory(info, facts, str(backend)))
+    seen.update(_directory(info, facts, backend))
     return seen
 
 
