@@ -21,9 +21,9 @@ from optistack.memory.budget import MemoryBudget
 BEFORE_LOADING = ("driver", "context", "collectives")
 """Labels of reserves that are taken before the first measurement (:class:`~optistack.memory.budget.EngineReserves`)."""
 
-CPU_FRACTION = 0.9
-"""On a CPU "free" is whatever RAM happens to be free at the start, so the fraction only has to leave room for the cap
-of ``--max-total-tokens``, which decides."""
+CPU_FRACTION = 0.95
+"""On a CPU "free" is whatever RAM happens to be free at the start, divided by the number of NUMA nodes, so the fraction
+only has to leave room for the cap of ``--max-total-tokens``, which decides."""
 
 STEPS = 10_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optistack.facts.node import GIB
@@ -54,6 +54,7 @@ def sglangs_pool(budget: MemoryBudget, fraction: float, media_bytes: int) -> flo
     return available - before * (1 - fraction) - media_bytes
 
 
+@settings(deadline=None)
 @given(
     driver=sizes,
     context=sizes,
