@@ -31,14 +31,13 @@ STEPS = 10_000
 def mem_fraction_static(budget: MemoryBudget, *, media_bytes: int = 0) -> float:
     """The fraction that makes SGLang's pool ``budget.kv_bytes``, rounded down to four decimals (18 MiB on a B200).
 
-    ``media_bytes`` are part of the budget's activations, and SGLang takes them out of the pool by itself. Charges are
-    weights, resident when the pool is sized, if their label says so, and are allocated later otherwise.
+    ``media_bytes`` are part of the budget's activations, and SGLang takes them out of the pool by itself.
     """
     if budget.device == "cpu":
         return CPU_FRACTION
     early = sum(line.bytes for line in budget.reserves if line.label in BEFORE_LOADING)
     late = sum(line.bytes for line in budget.reserves if line.label not in BEFORE_LOADING)
-    late += sum(line.bytes for line in budget.charges if "weights" not in line.label)
+    late += sum(line.bytes for line in budget.charges if line.while_serving)
     before = budget.capacity_bytes - early
     slack = late - media_bytes
     return max(1, math.floor((1 - slack / before) * STEPS)) / STEPS

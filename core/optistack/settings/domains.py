@@ -20,7 +20,8 @@ class MemoryCharge(BaseModel):
     """Memory that a plugin's work takes, for the budget.
 
     ``per_gpu_bytes`` is fixed on each GPU (already divided by tensor parallelism), ``per_kv_token_bytes`` is charged on
-    each GPU for each KV token the pool holds, ``host_bytes`` is host RAM for one replica.
+    each GPU for each KV token the pool holds, ``host_bytes`` is host RAM for one replica. ``while_serving`` is memory
+    that is taken after the engine has sized its pool, such as buffers of a forward pass.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -29,6 +30,7 @@ class MemoryCharge(BaseModel):
     per_gpu_bytes: int = 0
     per_kv_token_bytes: int = 0
     host_bytes: int = 0
+    while_serving: bool = False
     why: str = ""
     reference: str = ""
     source: str = ""

@@ -57,5 +57,6 @@ def _hidden_states(ctx: PlanContext, draft: Draft) -> MemoryCharge:
         per_gpu_bytes=copies * tokens * captured * ctx.model.hidden * value_bytes,
         why=f"{copies} x {tokens} prefill tokens x {captured} captured layers x {ctx.model.hidden} x {value_bytes} "
         f"bytes; in {ctx.engine.backend} {ctx.engine.version} they are {how}",
+        while_serving=True,
         reference="https://github.com/sgl-project/sglang/pull/28956",
     )
