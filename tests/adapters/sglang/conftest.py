@@ -113,7 +113,7 @@ def stack_parts(kimi_draft: ModelFacts) -> tuple[Settings, ...]:
                     what="draft weights", per_gpu_bytes=weight_bytes(kimi_draft, Placement(tensor_parallel=4))
                 ),
                 MemoryCharge(what="draft KV", per_kv_token_bytes=bytes_per_token(kimi_draft, "bfloat16", 4)),
-                MemoryCharge(what="draft hidden states", per_gpu_bytes=16384 * captured * 7168 * 2),
+                MemoryCharge(what="draft hidden states", per_gpu_bytes=16384 * captured * 7168 * 2, while_serving=True),
             ),
         ),
         CacheTier(

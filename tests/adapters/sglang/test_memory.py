@@ -158,11 +158,13 @@ def test_reserves_grow_with_what_is_asked(build: Any, less: dict[str, Any], more
 
 
 def test_hidden_states_of_a_draft_come_out_of_the_slack_and_its_weights_do_not(build: Any) -> None:
-    def fraction(what: str) -> float:
-        charge = MemoryCharge(what=what, per_gpu_bytes=2 * GIB)
+    def fraction(what: str, *, while_serving: bool) -> float:
+        charge = MemoryCharge(what=what, per_gpu_bytes=2 * GIB, while_serving=while_serving)
         draft = Speculation(
             method=choose("dflash"), draft_checkpoint=choose("d"), num_draft_tokens=choose(7), charges=(charge,)
         )
         return float(build(draft, KVLayout(), parallel={"tensor": 4}).launch.value_of("--mem-fraction-static"))
 
-    assert fraction("draft weights") - fraction("draft hidden states") == pytest.approx(2 / 176.3, abs=2e-4)
+    weights = fraction("draft weights", while_serving=False)
+    states = fraction("draft hidden states", while_serving=True)
+    assert weights - states == pytest.approx(2 / 176.3, abs=2e-4)
