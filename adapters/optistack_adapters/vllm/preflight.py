@@ -7,6 +7,7 @@ the model. Kernels for experts and linear layers are chosen from the loaded laye
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from optistack.facts.node import NodeFacts
 from optistack.plan.plan import Plan
 from optistack.preflight import Preflight, ResolvedChange, Verdict
 from optistack_adapters.vllm.preflight_changes import changes
-from optistack_adapters.vllm.preflight_checkpoints import Stage
+from optistack_adapters.vllm.preflight_checkpoints import Asked, Stage
 from optistack_adapters.vllm.preflight_rules import explaining
 
 _SCRIPT = Path(__file__).parent / "inside" / "resolve_vllm"
@@ -38,18 +39,13 @@ class Outcome(BaseModel):
 
     accepted: bool
     stage: str
+    broken: bool
     error: str
-    error_type: str = ""
     asked: dict[str, Any]
     resolved: dict[str, Any]
     settled: dict[str, Any]
     warnings: tuple[str, ...]
     unresolved: dict[str, str]
-
-    @property
-    def broken(self) -> bool:
-        """Whether the resolution itself failed here, which says nothing about the launch."""
-        return self.error_type in ("AttributeError", "ModuleNotFoundError", "NameError", "TypeError")
 
 
 class Answer(BaseModel):
@@ -65,16 +61,6 @@ class Answer(BaseModel):
     outcomes: tuple[Outcome, ...]
 
 
-class Asked(BaseModel):
-    """A launch to resolve: arguments without the program, variables, and whether the model's tokenizer is there."""
-
-    model_config = ConfigDict(frozen=True)
-
-    argv: tuple[str, ...]
-    env: dict[str, str] = {}
-    tokenizer: bool = False
-
-
 def preflight(plan: Plan, python: Path, env: Mapping[str, str]) -> Preflight:
     """What the vLLM of ``python`` makes of the first launch of ``plan``.
 
@@ -82,13 +68,10 @@ def preflight(plan: Plan, python: Path, env: Mapping[str, str]) -> Preflight:
     """
     launch = plan.launches[0]
     with tempfile.TemporaryDirectory(prefix="optistack-") as scratch:
-        stage = Stage(plan, Path(scratch))
-        asked = Asked(
-            argv=tuple(stage.argv()), env=launch.env(port=8000, folder=scratch), tokenizer=stage.has_tokenizer
-        )
-        answer = ask(python, [asked], node=plan.share, env=env)
+        stage = Stage(plan.model, launch, Path(scratch), [use.options for use in plan.plugins])
+        answer = ask(python, [stage.asked()], node=plan.share, env=env)
         outcome = answer.outcomes[0]
-        said = changes(plan, outcome, stage.real_names)
+        said = changes(launch, plan.stack, outcome)
         message = stage.real(outcome.error)
     faked = plan.share.device == "cuda"
     return _verdict(
@@ -108,6 +91,8 @@ def ask(python: Path, launches: Sequence[Asked], *, node: NodeFacts, env: Mappin
     Raises InputError for an environment that lacks a module, or whose vLLM does not load.
     """
     with tempfile.TemporaryDirectory(prefix="optistack-") as scratch:
+        request = Path(scratch, "launches.json")
+        request.write_text(json.dumps([_plain(launch) for launch in launches]), encoding="utf-8")
         variables = {
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_LOGGING_LEVEL": "WARNING",
@@ -123,7 +108,7 @@ def ask(python: Path, launches: Sequence[Asked], *, node: NodeFacts, env: Mappin
             answer = run_inside(
                 python,
                 str(_SCRIPT),
-                {"gpu": _gpu(node), "launches": [_plain(launch) for launch in launches]},
+                {"gpu": _gpu(node), "launches": str(request)},
                 env=variables,
                 timeout_s=TIMEOUT_S,
             )
@@ -186,7 +171,7 @@ def _verdict(
     if outcome.broken:
         return Preflight(
             verdict=Verdict.NOT_RUN,
-            message=f"vLLM's resolution does not run to its end here: {outcome.error_type}: {message}",
+            message=f"vLLM's resolution does not run to its end here: {message}",
             unresolved=tuple(unresolved),
             against=against,
             gpu_faked=gpu_faked,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from optistack.launch import LaunchArgument
-from optistack.plan.plan import Plan
+from optistack.launch import Launch, LaunchArgument
 from optistack.preflight import ResolvedChange
+from optistack.settings.resolved import ResolvedStack
 
 if TYPE_CHECKING:
     from optistack_adapters.vllm.preflight import Outcome
@@ -25,28 +25,28 @@ _CEILINGS = {
 """Values beside an argument that make it smaller without touching it."""
 
 
-def changes(plan: Plan, outcome: Outcome, names: Mapping[str, str]) -> tuple[ResolvedChange, ...]:
-    """``names`` are the folders that stand for checkpoints, by what they stand for."""
-    return tuple(_changes(plan, outcome, names))
+def changes(launch: Launch, stack: ResolvedStack, outcome: Outcome) -> tuple[ResolvedChange, ...]:
+    """What of ``launch``, and of what ``stack`` promises, is different in ``outcome``."""
+    return tuple(_changes(launch, stack, outcome))
 
 
-def _changes(plan: Plan, outcome: Outcome, names: Mapping[str, str]) -> Iterator[ResolvedChange]:
-    arguments = {_dest(argument.flag): argument for argument in plan.launches[0].arguments}
+def _changes(launch: Launch, stack: ResolvedStack, outcome: Outcome) -> Iterator[ResolvedChange]:
+    arguments = {_dest(argument.flag): argument for argument in launch.arguments}
     for name, asked in outcome.asked.items():
         if name in outcome.resolved and name not in OURS:
             becomes = outcome.resolved[name]
             if not alike(asked, becomes):
-                yield _change(arguments, name, names.get(str(asked), asked), becomes, outcome)
+                yield _change(arguments, name, asked, becomes, outcome)
     for place, (flag, name) in _CEILINGS.items():
         asked, becomes = outcome.asked.get(name), outcome.settled.get(place)
         if asked is not None and becomes is not None and becomes < asked:
             yield _change(arguments, _dest(flag), asked, becomes, outcome, source=place)
-    yield from _promised(plan, outcome)
+    yield from _promised(stack, outcome)
 
 
-def _promised(plan: Plan, outcome: Outcome) -> Iterator[ResolvedChange]:
+def _promised(stack: ResolvedStack, outcome: Outcome) -> Iterator[ResolvedChange]:
     """What the plan promises and the launch leaves to vLLM."""
-    stack, settled = plan.stack, outcome.settled
+    settled = outcome.settled
     promised: tuple[tuple[str, Any, str, Any], ...] = (
         ("kv.dtype", stack.kv.dtype.value, "kv_cache_dtype", settled.get("cache_config.cache_dtype")),
         ("kv.page_size_tokens", stack.kv.page_size_tokens.value, "block_size", settled.get("cache_config.block_size")),
@@ -82,7 +82,7 @@ def _promised(plan: Plan, outcome: Outcome) -> Iterator[ResolvedChange]:
 def alike(asked: Any, becomes: Any) -> bool:
     """Whether vLLM's value is the one asked for, however it is spelled."""
     if isinstance(asked, bool) or isinstance(becomes, bool):
-        return asked == becomes
+        return bool(asked == becomes)
     if isinstance(asked, (int, float)) and isinstance(becomes, (int, float)):
         return float(asked) == float(becomes)
     if isinstance(asked, list) and not isinstance(becomes, list):

@@ -4,38 +4,59 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from optistack.plan.plan import Plan
+from pydantic import BaseModel, ConfigDict
+
+from optistack.facts.model import ModelFacts
+from optistack.launch import FOLDER, PORT, Launch
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tiktoken.model", "vocab.json")
 _BESIDE = ("hf_quant_config.json", "generation_config.json")
 
 
+class Asked(BaseModel):
+    """A launch to resolve: arguments without the program, variables, and whether the model's tokenizer is there."""
+
+    model_config = ConfigDict(frozen=True)
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = {}
+    tokenizer: bool = False
+
+
 class Stage:
-    """The launch of ``plan`` with every checkpoint in a folder, made under ``scratch`` where it is not on this machine.
+    """``launch`` with every checkpoint in a folder, made under ``scratch`` where it is not on this machine.
+
+    ``options`` are those of the plan's plugins, one of which may name the config of a draft.
 
     ``has_tokenizer``  whether the model's tokenizer is there
     ``unresolved``     what had to be left out, one sentence each
     ``real_names``     folder by folder what it stands for
     """
 
-    def __init__(self, plan: Plan, scratch: Path) -> None:
-        self.plan = plan
+    def __init__(
+        self, model: ModelFacts, launch: Launch, scratch: Path, options: Iterable[Mapping[str, Any]] = ()
+    ) -> None:
+        self.launch = launch
+        self.options = tuple(options)
         self.scratch = scratch
         self.unresolved: list[str] = []
         self.real_names: dict[str, str] = {}
-        model = plan.model
         self.model = model.path or self._folder(model.source, model.config, model.config_file.parent)
         self.has_tokenizer = any((self.model / name).exists() for name in TOKENIZERS)
 
+    def asked(self) -> Asked:
+        """The launch, to be resolved while ``scratch`` is there."""
+        env = self.launch.env(port=8000, folder=str(self.scratch))
+        return Asked(argv=tuple(self.argv()), env=env, tokenizer=self.has_tokenizer)
+
     def argv(self) -> list[str]:
         """The arguments without program and module. Weights are not loaded, so their format is ``dummy``."""
-        launch = self.plan.launches[0]
         words: list[str] = []
-        for argument in launch.arguments:
+        for argument in self.launch.arguments:
             value = argument.value
             if argument.flag == "--model":
                 value = str(self.model)
@@ -46,7 +67,7 @@ class Stage:
                 if value is None:
                     continue
             words += [argument.flag] if value is None else [argument.flag, _filled(value, self.scratch)]
-        if not launch.has("--load-format"):
+        if not self.launch.has("--load-format"):
             words += ["--load-format", "dummy"]
         return words
 
@@ -72,9 +93,9 @@ class Stage:
 
     def _draft_config(self, draft: str) -> Path | None:
         """The config that the plugin which names the draft was given beside it."""
-        for use in self.plan.plugins:
-            if draft in use.options.values():
-                for path in _paths(use.options):
+        for options in self.options:
+            if draft in options.values():
+                for path in _paths(options):
                     config = path / "config.json" if path.is_dir() else path
                     if config.is_file() and config.suffix == ".json":
                         return config
@@ -99,13 +120,11 @@ def _without_code(config: Any) -> Any:
     return {key: _without_code(value) for key, value in config.items() if key != "auto_map"}
 
 
-def _paths(options: dict[str, Any]) -> Iterator[Path]:
+def _paths(options: Mapping[str, Any]) -> Iterator[Path]:
     for value in options.values():
         if isinstance(value, str) and Path(value).is_absolute():
             yield Path(value)
 
 
 def _filled(word: str, scratch: Path) -> str:
-    from optistack.launch import FOLDER, PORT
-
     return word.replace(PORT, "8000").replace(FOLDER, str(scratch))

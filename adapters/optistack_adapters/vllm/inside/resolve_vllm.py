@@ -3,6 +3,7 @@
 ``run`` returns ``{"version", "platform", "stand_ins", "seconds", "outcomes"}`` with an outcome a launch::
 
     accepted    whether vLLM took it
+    broken      whether it failed for what is missing here, which says nothing about the launch
     stage       where it was refused: parser, config or attention
     error       vLLM's message, one line ("" when accepted)
     asked       values of the flags that the launch names, by vLLM's name of the argument
@@ -15,8 +16,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import io
+import json
 import logging
 import os
 import sys
@@ -58,8 +61,9 @@ SETTLED = (
 )
 
 
-def run(gpu: dict[str, Any] | None, launches: list[dict[str, Any]]) -> dict[str, Any]:
-    """Resolve each of ``launches``: ``{"argv": [...], "env": {...}, "tokenizer": bool}``, argv without the program.
+def run(gpu: dict[str, Any] | None, launches: str) -> dict[str, Any]:
+    """Resolve each launch of the file ``launches``, a JSON list of ``{"argv", "env", "tokenizer"}``, argv without the
+    program.
 
     Where there is no ``tokenizer`` beside the model's config, what needs one is left out and told as unresolved.
     ``gpu`` is ``{"name", "sm", "memory_bytes", "gpus", "compute_units"}``; without one the platform is the
@@ -73,7 +77,8 @@ def run(gpu: dict[str, Any] | None, launches: list[dict[str, Any]]) -> dict[str,
     platform = importlib.import_module("vllm.platforms").current_platform
     engine = _Engine(gpu)
     sys.path.remove(here)
-    outcomes = [engine.resolve(launch) for launch in launches]
+    with open(launches, encoding="utf-8") as file:  # noqa: PTH123
+        outcomes = [engine.resolve(launch) for launch in json.load(file)]
     return {
         "version": importlib.import_module("vllm").__version__,
         "platform": platform.device_type,
@@ -83,6 +88,11 @@ def run(gpu: dict[str, Any] | None, launches: list[dict[str, Any]]) -> dict[str,
         "outcomes": outcomes,
     }
 
+
+SIGNS = ("_OpNamespace", "_Anything", "not compiled with CUDA", "libcud", "NVIDIA driver", "NVML", "CUDA driver")
+"""Words of errors that a GPU or a CUDA build would not have made."""
+
+_CUDA_ONLY = ("vllm", "torch", "cutlass", "deep_gemm", "nvidia", "pynvml", "quack", "tilelang")
 
 LATER = "chosen from the layers, when the model is loaded"
 
@@ -108,7 +118,7 @@ class _Engine:
         utils = _first_of("vllm.utils.argparse_utils", "vllm.utils")
         self.parser = self.cli.make_arg_parser(utils.FlexibleArgumentParser())
         # A process of its own for each architecture would start vLLM once more.
-        registry = importlib.import_module("vllm.model_executor.models.registry")
+        registry: Any = importlib.import_module("vllm.model_executor.models.registry")
         if hasattr(registry, "_run_in_subprocess"):
             registry._run_in_subprocess = lambda look: look()
         self.log = _Log()
@@ -118,6 +128,7 @@ class _Engine:
         argv = launch["argv"]
         outcome: dict[str, Any] = {
             "accepted": False,
+            "broken": False,
             "stage": "parser",
             "error": "",
             "asked": {},
@@ -134,7 +145,8 @@ class _Engine:
                 if not launch["tokenizer"]:
                     self._leave_tokenizer_out(args, outcome)
                 outcome["stage"] = "config"
-                config = self.arg_utils.AsyncEngineArgs.from_cli_args(args).create_engine_config(
+                # vLLM writes into the parser's defaults, which the next launch is to find as they were.
+                config = self.arg_utils.AsyncEngineArgs.from_cli_args(copy.deepcopy(args)).create_engine_config(
                     usage_context=self.usage
                 )
                 outcome["resolved"] = {
@@ -154,8 +166,9 @@ class _Engine:
             except (_Refused, self.attention.Refused) as error:
                 outcome["error"] = str(error)
             except Exception as error:
-                outcome["error"] = self.values.message(error)
-                outcome["error_type"] = type(error).__name__
+                kind = "" if isinstance(error, (ValueError, NotImplementedError)) else type(error).__name__ + ": "
+                outcome["error"] = kind + self.values.message(error)
+                outcome["broken"] = self.gpu is not None and _is_ours(error)
         outcome["warnings"] = self.log.stop()
         return outcome
 
@@ -165,8 +178,8 @@ class _Engine:
             with contextlib.redirect_stderr(said):
                 args = self.parser.parse_args(argv)
         except SystemExit as error:
-            lines = said.getvalue().strip().splitlines() or ["vLLM's parser ended without a word"]
-            raise _Refused(lines[-1].partition("error: ")[2] or lines[-1]) from error
+            text = " ".join(said.getvalue().split())
+            raise _Refused(text.rpartition("error: ")[2] or "vLLM's parser ended without a word") from error
         except Exception as error:
             raise _Refused(self.values.message(error)) from error
         try:
@@ -198,6 +211,13 @@ class _Engine:
         args.reasoning_parser = ""
         outcome["asked"].pop("reasoning_parser", None)
         outcome["unresolved"]["reasoning_parser"] = "it reads the tokenizer, which is not on this machine"
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether ``error`` comes from a GPU that is not there and not from the launch."""
+    if isinstance(error, ModuleNotFoundError):
+        return (error.name or "").partition(".")[0] in _CUDA_ONLY
+    return any(sign in str(error) for sign in SIGNS)
 
 
 def _check_word(what: str, word: str, module: str, manager: str) -> None:

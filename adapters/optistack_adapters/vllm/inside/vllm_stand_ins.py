@@ -126,6 +126,7 @@ def _platform(gpu: dict[str, Any]) -> type:
             "device_count": classmethod(lambda cls: gpu["gpus"]),
             "num_compute_units": classmethod(lambda cls, device_id=0: gpu["compute_units"]),
             "is_integrated_gpu": classmethod(lambda cls, device_id=0: False),
+            "is_cumem_allocator_available": lambda self: True,
             "get_cuda_runtime_major": classmethod(lambda cls: 13),
         },
     )

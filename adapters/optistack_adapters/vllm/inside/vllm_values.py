@@ -12,6 +12,7 @@ PLACES = {
     "attention_backend": "attention_config.backend",
     "moe_backend": "kernel_config.moe_backend",
     "linear_backend": "kernel_config.linear_backend",
+    "language_model_only": "model_config.multimodal_config.language_model_only",
     "reasoning_parser": "structured_outputs_config.reasoning_parser",
     "compilation_config": "compilation_config",
     "attention_config": "attention_config",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from optistack.errors import nearest
 from optistack.plugin import Domain
 from optistack.rules import Evidence, Rule, RuleContext, Severity
+from optistack_adapters.vllm.defaults import BLACKWELL
 from optistack_adapters.vllm.rules.reading import is_mla, kv_dtype
 
+_FROM_CHECKPOINT = ("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "awq", "gptq", "compressed-tensors")
 _PLAIN = ("float16", "bfloat16")
 
 
@@ -49,6 +51,22 @@ def _plain_mismatch(context: RuleContext) -> str | None:
 
 def _scales_file(context: RuleContext) -> str | None:
     return context.stack.kv.scales_file.value
+
+
+def _nvfp4_gpu(context: RuleContext) -> str | None:
+    asked = kv_dtype(context) == "nvfp4" and not is_mla(context) and context.engine.device == "cuda"
+    if not asked or context.node.sm in BLACKWELL:
+        return None
+    return f"SM{context.node.sm}"
+
+
+def _nvfp4_answers(context: RuleContext) -> bool:
+    return kv_dtype(context) == "nvfp4" and not is_mla(context)
+
+
+def _no_metadata(context: RuleContext) -> str | None:
+    word = context.launch.value_of("--quantization")
+    return word if word in _FROM_CHECKPOINT and context.model.quantization is None else None
 
 
 KV_RULES: tuple[Rule, ...] = (
@@ -122,5 +140,37 @@ KV_RULES: tuple[Rule, ...] = (
         fires=_scales_file,
         backends=("vllm",),
         domain=Domain.KV,
+    ),
+    Rule(
+        id="vllm-nvfp4-kv-gpu",
+        severity=Severity.ERROR,
+        message="NVFP4 KV needs the kernels of SM100, and this is {detail}.",
+        fix="Use fp8_e4m3 KV.",
+        upstream="vllm 0.33 v1/attention/backends/flashinfer.py supports_kv_cache_dtype",
+        fires=_nvfp4_gpu,
+        backends=("vllm",),
+        domain=Domain.KV,
+    ),
+    Rule(
+        id="vllm-nvfp4-kv-answers",
+        severity=Severity.DEGRADED,
+        message="NVFP4 KV is reported to make vLLM answer with nonsense on a B200.",
+        fix="Use fp8_e4m3 KV, or compare answers with BF16 KV first.",
+        upstream="https://github.com/vllm-project/vllm/issues/55673",
+        fires=_nvfp4_answers,
+        evidence=Evidence.REPORTED,
+        backends=("vllm",),
+        sm=BLACKWELL,
+    ),
+    Rule(
+        id="vllm-quantization-metadata",
+        severity=Severity.ERROR,
+        message="--quantization {detail} is read from the checkpoint, and this one says nothing of it.",
+        fix="Leave --quantization out, or use a checkpoint that is quantized.",
+        upstream="vllm 0.33 model_executor/model_loader/weight_utils.py get_quant_config",
+        fires=_no_metadata,
+        evidence=Evidence.OBSERVED,
+        backends=("vllm",),
+        domain=Domain.QUANTIZATION,
     ),
 )
