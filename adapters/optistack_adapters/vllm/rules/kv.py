@@ -7,6 +7,7 @@ from optistack.plugin import Domain
 from optistack.rules import Evidence, Rule, RuleContext, Severity
 from optistack_adapters.vllm.defaults import BLACKWELL
 from optistack_adapters.vllm.rules.reading import is_mla, kv_dtype
+from optistack_adapters.vllm.versions import at_least
 
 _FROM_CHECKPOINT = ("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "awq", "gptq", "compressed-tensors")
 _PLAIN = ("float16", "bfloat16")
@@ -57,6 +58,9 @@ def _nvfp4_gpu(context: RuleContext) -> str | None:
     asked = kv_dtype(context) == "nvfp4" and not is_mla(context) and context.engine.device == "cuda"
     if not asked or context.node.sm in BLACKWELL:
         return None
+    head = context.model.attention.head_dim
+    if at_least(context.engine.version, "0.32"):
+        return f"heads of {head} values on SM{context.node.sm}" if head == 64 else None
     return f"SM{context.node.sm}"
 
 
@@ -144,10 +148,11 @@ KV_RULES: tuple[Rule, ...] = (
     Rule(
         id="vllm-nvfp4-kv-gpu",
         severity=Severity.ERROR,
-        message="NVFP4 KV needs the kernels of SM100, and this is {detail}.",
+        message="vLLM has no kernels for this NVFP4 KV: {detail}.",
         fix="Use fp8_e4m3 KV.",
-        upstream="vllm 0.33 v1/attention/backends/flashinfer.py supports_kv_cache_dtype",
+        upstream="vllm 0.33 v1/attention/backends/flashinfer.py supports_combination, vllm 0.26 needs SM100",
         fires=_nvfp4_gpu,
+        evidence=Evidence.OBSERVED,
         backends=("vllm",),
         domain=Domain.KV,
     ),
