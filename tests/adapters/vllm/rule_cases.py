@@ -77,6 +77,10 @@ def engine_args(*words: str) -> Options:
     return {"spec": {"engine_args": list(words)}}
 
 
+def on_cpu(*words: str) -> Options:
+    return {"node": "cpu", "spec": {"serving": {"kv_memory_gib": 1}, "engine_args": list(words)}}
+
+
 FLASH_DRAFT = draft_attention("FLASH_ATTN")
 LORA = engine_args("--enable-lora")
 EVENTS = engine_args("--kv-events-config", '{"enable_kv_cache_events": true}')
@@ -246,4 +250,20 @@ CASES: list[Case] = [
         (WeightQuantization(engine_quantization="fp8"),),
     ),
     case("vllm-tier-expandable-segments", "kimi", (HOST, EXPANDABLE), (EXPANDABLE,)),
+    case("vllm-cpu-mla-page", "kimi", (KVLayout(page_size_tokens=32),), (), on=CPU),
+    case("vllm-cpu-mla-passes", "kimi", (limits(4, 2048),), (limits(4, 4096),), on=CPU),
+    case("vllm-cpu-graphs", "small", (Serving(cuda_graphs=True),), (), on=CPU),
+    case("vllm-cpu-flags", "small", (), (), on=on_cpu("--async-scheduling"), **CPU),
+    case("vllm-cpu-refused-flags", "small", (), (), on=on_cpu("--enable-sleep-mode"), **CPU),
+    case(
+        "vllm-routed-experts", "small", (), (), on=engine_args("--enable-return-routed-experts"), **parallel(tensor=3)
+    ),
+    case(
+        "vllm-quantization-passed-over",
+        "kimi",
+        (),
+        (),
+        on=engine_args("--quantization", "fp8"),
+        **engine_args("--quantization", "modelopt"),
+    ),
 ]

@@ -122,7 +122,6 @@ class _Engine:
         if hasattr(registry, "_run_in_subprocess"):
             registry._run_in_subprocess = lambda look: look()
         self.log = _Log()
-        logging.getLogger("vllm").addHandler(self.log)
 
     def resolve(self, launch: dict[str, Any]) -> dict[str, Any]:
         argv = launch["argv"]
@@ -241,12 +240,23 @@ def _variables(env: dict[str, str]) -> Any:
                 os.environ[name] = value
 
 
-class _Log(logging.Handler):
-    """What vLLM says while a launch is resolved, warnings and worse, each once."""
+class _Log:
+    """What vLLM says while a launch is resolved, warnings and worse, each once.
+
+    Records are taken as they are made: vLLM sets its loggers up anew for every configuration.
+    """
 
     def __init__(self) -> None:
-        super().__init__(logging.WARNING)
         self.lines: list[str] = []
+        make = logging.getLogRecordFactory()
+
+        def heard(*args: Any, **kwargs: Any) -> logging.LogRecord:
+            record = make(*args, **kwargs)
+            if record.levelno >= logging.WARNING and record.name.startswith("vllm"):
+                self.lines.append(" ".join(record.getMessage().split())[:500])
+            return record
+
+        logging.setLogRecordFactory(heard)
 
     def start(self) -> None:
         self.lines = []
@@ -258,9 +268,6 @@ class _Log(logging.Handler):
 
     def stop(self) -> list[str]:
         return list(dict.fromkeys(self.lines))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(" ".join(record.getMessage().split())[:500])
 
 
 def _first_of(*names: str) -> Any:

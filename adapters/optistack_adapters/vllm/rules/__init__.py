@@ -10,10 +10,12 @@ from optistack_adapters.vllm.rules.layout import LAYOUT_RULES
 from optistack_adapters.vllm.rules.scheduling import SCHEDULING_RULES
 from optistack_adapters.vllm.rules.speculation import SPECULATION_RULES
 from optistack_adapters.vllm.rules.tiers import TIER_RULES
+from optistack_adapters.vllm.rules.weights import WEIGHT_RULES
 
 RULES: tuple[Rule, ...] = (
     *CPU_RULES,
     *KV_RULES,
+    *WEIGHT_RULES,
     *ATTENTION_RULES,
     *SCHEDULING_RULES,
     *SPECULATION_RULES,

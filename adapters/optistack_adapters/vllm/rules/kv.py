@@ -9,7 +9,6 @@ from optistack_adapters.vllm.defaults import BLACKWELL
 from optistack_adapters.vllm.rules.reading import is_mla, kv_dtype
 from optistack_adapters.vllm.versions import at_least
 
-_FROM_CHECKPOINT = ("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "awq", "gptq", "compressed-tensors")
 _PLAIN = ("float16", "bfloat16")
 
 
@@ -66,11 +65,6 @@ def _nvfp4_gpu(context: RuleContext) -> str | None:
 
 def _nvfp4_answers(context: RuleContext) -> bool:
     return kv_dtype(context) == "nvfp4" and not is_mla(context)
-
-
-def _no_metadata(context: RuleContext) -> str | None:
-    word = context.launch.value_of("--quantization")
-    return word if word in _FROM_CHECKPOINT and context.model.quantization is None else None
 
 
 KV_RULES: tuple[Rule, ...] = (
@@ -166,16 +160,5 @@ KV_RULES: tuple[Rule, ...] = (
         evidence=Evidence.REPORTED,
         backends=("vllm",),
         sm=BLACKWELL,
-    ),
-    Rule(
-        id="vllm-quantization-metadata",
-        severity=Severity.ERROR,
-        message="--quantization {detail} is read from the checkpoint, and this one says nothing of it.",
-        fix="Leave --quantization out, or use a checkpoint that is quantized.",
-        upstream="vllm 0.33 model_executor/model_loader/weight_utils.py get_quant_config",
-        fires=_no_metadata,
-        evidence=Evidence.OBSERVED,
-        backends=("vllm",),
-        domain=Domain.QUANTIZATION,
     ),
 )

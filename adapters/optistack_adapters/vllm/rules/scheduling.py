@@ -69,14 +69,22 @@ def _context_groups(context: RuleContext) -> str | None:
 
 
 def _balancing(context: RuleContext) -> bool:
-    return context.launch.has("--enable-eplb") and not context.launch.has("--enable-expert-parallel")
+    return (
+        not on_cpu(context)
+        and context.launch.has("--enable-eplb")
+        and not context.launch.has("--enable-expert-parallel")
+    )
 
 
 def _overlap(context: RuleContext) -> str | None:
-    if not context.launch.has("--enable-dbo"):
+    if on_cpu(context) or not context.launch.has("--enable-dbo"):
         return None
     word = context.launch.value_of("--all2all-backend") or "allgather_reducescatter"
     return None if word.startswith(("deepep_", "nixl_ep")) else word
+
+
+def _routed(context: RuleContext) -> bool:
+    return context.launch.has("--enable-return-routed-experts") and context.model.moe is None
 
 
 def _draft_metrics(context: RuleContext) -> bool:
@@ -191,5 +199,15 @@ SCHEDULING_RULES: tuple[Rule, ...] = (
         evidence=Evidence.OBSERVED,
         backends=("vllm",),
         versions=">=0.32",
+    ),
+    Rule(
+        id="vllm-routed-experts",
+        severity=Severity.ERROR,
+        message="--enable-return-routed-experts is refused for a model without experts.",
+        fix="Leave the flag out.",
+        upstream="vllm 0.33 config/vllm.py:1187",
+        fires=_routed,
+        evidence=Evidence.OBSERVED,
+        backends=("vllm",),
     ),
 )
