@@ -266,4 +266,5 @@ CASES: list[Case] = [
         on=engine_args("--quantization", "fp8"),
         **engine_args("--quantization", "modelopt"),
     ),
+    case("vllm-draft-tokens", "kimi", (Speculation(method="dflash", draft_checkpoint=DRAFT),), (DFLASH,)),
 ]
