@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from optistack.apply.folder import DeploymentFolder
 from optistack.apply.processes import ProcessId, boot_id
 
-
 STOP_TIMEOUT_S = 30.0
 """Between SIGTERM and SIGKILL, where nobody says."""
 
