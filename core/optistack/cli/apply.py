@@ -33,6 +33,12 @@ def apply(
     lock: Annotated[
         Path | None, typer.Option("--lock", metavar="FILE", help="Apply this lock file as it is, no stack file.")
     ] = None,
+    no_preflight: Annotated[
+        bool, typer.Option("--no-preflight", help="Do not ask the engine first what it makes of the launch.")
+    ] = False,
+    accept_overrides: Annotated[
+        bool, typer.Option("--accept-overrides", help="Start it even if the engine changes what was planned.")
+    ] = False,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay until Ctrl-C, which stops the engine.")
     ] = False,
@@ -42,7 +48,8 @@ def apply(
 ) -> None:
     """Start the engine with the stack and prove what took effect.
 
-    Waits until the engine serves, then reads back every setting and lets the plugins probe it. When a check fails,
+    Asks the engine's own argument resolution first, and stops where that changes what was planned. Then waits until
+    the engine serves, then reads back every setting and lets the plugins probe it. When a check fails,
     the engine is stopped and the exit code is 1; when it does not come up, its own reason is shown and the code is 3.
     """
     from optistack.apply.start import attached, end_error
@@ -53,12 +60,18 @@ def apply(
     from optistack.errors import CheckFailedError
     from optistack.facts.detect import detect_node
     from optistack.plan.deploy import check_machine, deployment_of
+    from optistack.preflight import require_as_planned
 
     chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting)
     with screen.ScreenProgress() as progress:
         progress.step("Planning")
-        ready = from_lock(lock, chosen) if lock else from_stack(chosen, allow_degraded, progress)
+        if lock:
+            ready = from_lock(lock, chosen, progress, preflight=not no_preflight)
+        else:
+            ready = from_stack(chosen, progress, allow_degraded=allow_degraded, preflight=not no_preflight)
         plan = ready.plan
+        if plan.preflight is not None:
+            require_as_planned(plan.preflight, accept_overrides=accept_overrides)
         check_machine(plan, detect_node())
         spec = deployment_of(plan, ready.python, ready.engine_env)
         progress.step(f"Starting {plan.engine.backend} {plan.engine.version}")
