@@ -10,12 +10,13 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from optistack.engines.guest import GuestError, run_inside
 from optistack.engines.probe import broken_environment
+from optistack.facts.model import ModelFacts
 from optistack.facts.node import MIB, NodeFacts
 from optistack.launch import Launch
 from optistack.plan.plan import Plan
@@ -35,14 +36,14 @@ CHECKPOINTS = ("--model-path", "--speculative-draft-model-path", "--tokenizer-pa
 SAME = ({"bf16", "bfloat16"}, {"fp16", "float16", "half"}, {None, "unquant"}, {"nsa", "dsa"})
 """Words that SGLang takes for each other."""
 
-CHOSEN_WHILE_LOADING = (
-    "kv_cache_dtype",
-    "moe_runner_backend",
-    "fp4_gemm_runner_backend",
-    "fp8_gemm_runner_backend",
-    "attention_backend",
-)
-"""Fields that may stay ``auto`` in the resolution; the model decides when it is loaded."""
+CHOSEN_WHILE_LOADING: Mapping[str, Callable[[ModelFacts], bool]] = {
+    "kv_cache_dtype": lambda model: True,
+    "attention_backend": lambda model: True,
+    "moe_runner_backend": lambda model: model.moe is not None,
+    "fp4_gemm_runner_backend": lambda model: model.quantization is not None,
+    "fp8_gemm_runner_backend": lambda model: model.quantization is not None,
+}
+"""Fields that may stay ``auto`` in the resolution, and the models that they mean something for."""
 
 _FIELD = re.compile(r"/server_info (\w+)=")
 
@@ -96,8 +97,8 @@ def changes(plan: Plan, said: Mapping[str, Any]) -> Iterator[ResolvedChange]:
 
 def unresolved(plan: Plan, said: Mapping[str, Any]) -> Iterator[str]:
     """What only a start decides."""
-    for name in CHOSEN_WHILE_LOADING:
-        if said["resolved"].get(name) == "auto":
+    for name, concerns in CHOSEN_WHILE_LOADING.items():
+        if said["resolved"].get(name) == "auto" and concerns(plan.model):
             yield f"{name} stays auto: chosen while the model is loaded"
     yield "max_total_num_tokens: from the memory that is free once the weights are loaded"
     if plan.node.gpu is not None:

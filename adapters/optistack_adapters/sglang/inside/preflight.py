@@ -116,6 +116,8 @@ def _faked(gpu: dict[str, Any] | None, unresolved: list[str]) -> Any:
         "device_capability": (major, minor),
     }
     context = importlib.import_module("sglang.srt.runtime_context")
+    # Imported while there is no GPU to be seen: its quantization methods load kernels where they believe in one.
+    importlib.import_module("sglang.srt.configs.model_config")
     _fake_torch(gpu, (major, minor))
     _fake_functions(gpu, facts, everywhere=not hasattr(context, "override_platform"))
     if hasattr(context, "override_platform"):
