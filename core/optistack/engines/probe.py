@@ -127,11 +127,12 @@ def _ask(python: Path, backend: str, load: Sequence[str], env: Mapping[str, str]
             python, "probe_engine", {"backend": backend, "load": list(load)}, env={**_ENV, **env}
         )
     except GuestError as error:
-        raise _in_one_sentence(python, backend, error, supported) from error
+        raise broken_environment(python, backend, error, supported) from error
     return answer
 
 
-def _in_one_sentence(python: Path, backend: str, error: GuestError, supported: str) -> InputError:
+def broken_environment(python: Path, backend: str, error: GuestError, supported: str) -> InputError:
+    """What is wrong with the environment of ``python`` when a script fails in it, and the mend."""
     if error.module == backend:
         return InputError(
             f"The environment of {python} has no {backend}.",
