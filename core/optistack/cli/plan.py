@@ -96,7 +96,7 @@ def _show_diff(made: Plan, other: Path, chosen: options.Choice, name: Path, *, j
 def _write_script(made: Plan, path: Path | None) -> None:
     from optistack.cli import screen
     from optistack.engines.environment import installed_engines
-    from optistack.plan.lock import write_whole
+    from optistack.plan.lock import write_file
     from optistack.plan.script import script
 
     here = next((engine for engine in installed_engines() if str(engine.python) == made.engine.python), None)
@@ -104,5 +104,5 @@ def _write_script(made: Plan, path: Path | None) -> None:
     if path is None:
         print(text, end="")
         return
-    write_whole(path, text, mode=0o755)
+    write_file(path, text, mode=0o755)
     screen.note(f"The launch is in {path}.")

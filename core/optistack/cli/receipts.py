@@ -7,14 +7,14 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from optistack.apply.folder import write_atomic
+from optistack.files import write_whole
 from optistack.verify.receipt import Receipt, Status
 
 _RECEIPTS = TypeAdapter(tuple[Receipt, ...])
 
 
 def save_receipts(receipts: Sequence[Receipt], path: Path) -> None:
-    write_atomic(path, _RECEIPTS.dump_json(tuple(receipts), indent=1).decode())
+    write_whole(path, _RECEIPTS.dump_json(tuple(receipts), indent=1).decode())
 
 
 def read_receipts(path: Path) -> tuple[Receipt, ...]:
