@@ -42,10 +42,13 @@ def plan(
     """
     from optistack.cli import screen
     from optistack.cli.workplace import open_stack
+    from optistack.errors import InputError
 
+    to_stdout = script == Path("-")
+    if to_stdout and json:
+        raise InputError("--json and --script - both print to stdout.", fix="Write the script to a file.")
     chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting)
     made = open_stack(chosen).plan(allow_degraded=allow_degraded)
-    to_stdout = script == Path("-")
     if diff is not None:
         _show_diff(made, diff, chosen, stack, json=json)
     elif json:
