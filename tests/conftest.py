@@ -11,9 +11,9 @@ import pytest
 import optistack
 from optistack.context import EngineFacts
 from optistack.facts.checkpoint import load_model
-from optistack.facts.presets import load_node
+from optistack.facts.node import load_node
 from optistack.launch import Launch, LaunchArgument, LaunchFile, LaunchVariable
-from optistack.memory import BudgetRequest, EngineReserves, Placement, budget
+from optistack.memory import BudgetRequest, EngineReserves, budget
 from optistack.plan.plan import FlagCheck, Plan, PluginUse
 from optistack.rules import Evidence, Finding, Severity
 from optistack.settings import CacheTier, KVLayout, MemoryCharge, Serving, Speculation, choose, constrain, suggest
@@ -66,13 +66,12 @@ def _plan(**changes: Any) -> Plan:
         BudgetRequest(
             model=model,
             node=node.split(1, tensor)[0].node,
-            placement=Placement(tensor_parallel=tensor),
+            tensor_parallel=tensor,
             kv_dtype=kv_dtype,
             page_size_tokens=64,
             charges=stack.charges,
             reserves=EngineReserves(context_bytes=GIB, activations_bytes=6 * GIB, why="sglang 0.5.23 on SM100"),
-            input_tokens=100_000,
-            output_tokens=500,
+            workload_tokens=100_500,
         )
     )
     launch = Launch(

@@ -10,7 +10,7 @@ from optistack.errors import PlanRefusedError
 from optistack.launch import LaunchArgument, LaunchFile, LaunchVariable
 from optistack.settings import EngineArgument, Value
 
-USER = "stack file"
+USER = "stack"
 """The source of what the stack file says itself."""
 
 
@@ -68,13 +68,17 @@ class LaunchBuilder:
         """Add a file; ``part`` is ``source``, ``why``, ``reference``, ``setting``."""
         self.files.append(LaunchFile(name=name, content=content, **part))
 
-    def carry(self, flag: str, setting: str, value: Value[Any], word: Callable[[Any], object] = str) -> None:
+    def carry(
+        self, flag: str, setting: str, value: Value[Any], word: Callable[[Any], object] = str, *, note: str = ""
+    ) -> None:
         """Add ``flag`` for a resolved setting, signed by whoever wished for it; nothing when nobody did.
 
-        ``word`` turns the value into the engine's word.
+        ``word`` turns the value into the engine's word; ``note`` says so where the two differ.
         """
         if value.is_set:
-            self.flag(flag, word(value.value), setting=setting, **credit(value))
+            part = credit(value)
+            part["why"] = "; ".join(filter(None, (part["why"], note)))
+            self.flag(flag, word(value.value), setting=setting, **part)
 
     def switch(self, flag: str, setting: str, value: Value[bool]) -> None:
         """Add the switch ``flag`` when the resolved setting is true."""

@@ -98,10 +98,12 @@ class MarginVerdict:
 
 
 BOUND_NAT = 0.5
-"""For KV in 16 or 32 bits."""
+"""For KV in 16 or 32 bits. Measured with vLLM 0.32 on a CPU, SmolLM2-135M in BF16, ten prompts of 64 tokens drafted by
+an untrained DFlash draft: 0.000, and at most 0.125 where texts with and without speculation part. A corrupted token is
+off by 14.6 or more there, and the second best token by 0.75 to 4.5 in the median of a prompt."""
 
 QUANTIZED_KV_BOUND_NAT = 2.0
-"""For KV in 8 bits or less."""
+"""For KV in 8 bits or less. Measured as above with FP8 KV: 0.000, and at most 0.875 where texts part."""
 
 
 def bound_nat(kv_dtype: str | None) -> float:

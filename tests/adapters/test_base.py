@@ -44,9 +44,9 @@ def test_a_plugin_may_not_override_a_flag_of_the_plan() -> None:
 
 def test_agreeing_sources_are_both_named() -> None:
     build = builder()
-    build.flag("--trust-remote-code", source="stack file")
+    build.flag("--trust-remote-code", source="stack")
     build.flag("--trust-remote-code", source="mine")
-    assert [part.source for part in build.arguments] == ["stack file; mine"]
+    assert [part.source for part in build.arguments] == ["stack; mine"]
 
 
 def test_arguments_of_other_backends_and_versions_stay_out() -> None:

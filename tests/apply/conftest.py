@@ -23,7 +23,7 @@ from optistack.apply.state import read_state
 HERE = Path(__file__).parent
 
 
-def eventually(condition: Callable[[], Any], *, within_s: float = 8.0) -> bool:
+def eventually(condition: Callable[[], Any], *, within_s: float = 10.0) -> bool:
     """Whether ``condition`` becomes true in time."""
     deadline = time.monotonic() + within_s
     while not condition():
@@ -33,13 +33,27 @@ def eventually(condition: Callable[[], Any], *, within_s: float = 8.0) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class Running:
+    """A process that a test does something to."""
+
+    id: ProcessId
+
+    def send(self, signum: int) -> None:
+        assert send(self.id, signum)
+
+    def lives(self) -> bool:
+        return identify(self.id.pid) == self.id
+
+
 @dataclass
 class Lab:
     """One test's folder of triggers and pids, and the processes it started."""
 
     path: Path
     ids: set[str] = field(default_factory=set)
-    appliers: list[subprocess.Popen[str]] = field(default_factory=list)
+    appliers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    bystanders: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
     def trigger(self) -> Path:
@@ -62,19 +76,19 @@ class Lab:
             "port": port,
             "ready_url": f"http://127.0.0.1:{port}/health",
             "ready_timeout_s": 15,
-            "stop_timeout_s": 0.6,
+            "stop_timeout_s": 0.3,
         }
         return ProcessSpec(**(values | changes))
 
     def spec(self, *options: object, name: str = "test", **changes: Any) -> DeploymentSpec:
         return DeploymentSpec(name=name, processes=(self.process(*options, **changes),))
 
-    def apply(self, spec: DeploymentSpec, *options: str, **popen: Any) -> subprocess.Popen[str]:
+    def apply(self, spec: DeploymentSpec, *options: str, **popen: Any) -> subprocess.Popen[bytes]:
         """Run ``applier.py`` on ``spec`` as a process of its own."""
         file = self.path / "spec.json"
         file.write_text(spec.model_dump_json())
         command = [sys.executable, str(HERE / "applier.py"), str(file), *options]
-        self.appliers.append(subprocess.Popen(command, **({"stdout": subprocess.PIPE, "text": True} | popen)))
+        self.appliers.append(subprocess.Popen(command, **({"stdout": subprocess.DEVNULL} | popen)))
         return self.appliers[-1]
 
     def remember(self, name: str = "test") -> str | None:
@@ -88,21 +102,36 @@ class Lab:
         """Whether the engine's processes (``engines`` of them) have come up."""
         return self.remember(name) is not None and len(self.pids()) >= engines
 
-    def keeper(self, deployment: Deployment, which: str) -> ProcessId:
+    def keeper(self, deployment: Deployment, which: str) -> Running:
         found: ProcessId | None = getattr(deployment.state, which)
         assert found is not None
-        return found
+        return Running(found)
+
+    def bystander(self) -> Running:
+        """A process that has nothing to do with any deployment."""
+        self.bystanders.append(subprocess.Popen(["/bin/sleep", "1000"]))
+        found = identify(self.bystanders[-1].pid)
+        assert found is not None
+        return Running(found)
 
     def leftovers(self) -> list[str]:
         """The command lines of whatever still runs: engine processes by mark and by pid, supervisor and guardian."""
-        for path in folder_of("test").path.parent.glob("*"):
+        for path in self.folders():
             self.remember(path.name)
         found = {p.pid for id in self.ids for p in (*marked(id), *marked(id, name=KEEPER_MARK))}
         found |= {pid for pid in self.pids() if identify(pid) is not None}
         return [f"{pid} {Path(f'/proc/{pid}/cmdline').read_bytes().decode()!r}" for pid in sorted(found)]
 
+    eventually = staticmethod(eventually)
+
+    def folders(self) -> list[Path]:
+        return list(folder_of("test").path.parent.glob("*"))
+
     def nothing_left(self) -> bool:
-        return eventually(lambda: not self.leftovers())
+        """Whether it all ends in time, the last words of its guardian included."""
+        return eventually(
+            lambda: not self.leftovers() and not any(folder_of(path.name).locked() for path in self.folders())
+        )
 
 
 @pytest.fixture
@@ -113,9 +142,9 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     laboratory = Lab(tmp_path)
     yield laboratory
     left = laboratory.leftovers()
-    for applier in laboratory.appliers:
-        applier.kill()
-        applier.communicate()
+    for started in (*laboratory.appliers, *laboratory.bystanders):
+        started.kill()
+        started.communicate()
     for line in left:
         process = identify(int(line.split()[0]))
         if process is not None:

@@ -71,7 +71,8 @@ write_pid()
 print("loading weights", flush=True)
 if options.crash:
     print(f"Traceback (most recent call last):\n  File 'x', line 1\n{options.crash}", file=sys.stderr, flush=True)
-    print("RuntimeError: Engine core initialization failed. See root cause above.", flush=True)
+    pointer = "RuntimeError: Engine core initialization failed. See root cause above."
+    print(f"Traceback (most recent call last):\n  File 'x', line 2\n{pointer}", file=sys.stderr, flush=True)
     sys.exit(1)
 for kind in options.children:
     child(kind)

@@ -49,7 +49,12 @@ def test_variables_home_and_the_cache(tmp_path: Path, monkeypatch: pytest.Monkey
     assert resolve_checkpoint("$MODELS/kimi", tmp_path) == "/srv/models/kimi"
     assert resolve_path("${MODELS}/kimi/../x", tmp_path) == "/srv/models/x"
     assert resolve_checkpoint("~/m", tmp_path) == "/home/someone/m"
-    assert resolve_checkpoint("cache:smollm2-135m", tmp_path) == str(tmp_path / "optistack/models/smollm2-135m")
+    made = tmp_path / "optistack/models/smollm2-135m"
+    with pytest.raises(InputError, match="has not been made here yet") as caught:
+        resolve_checkpoint("cache:smollm2-135m", tmp_path)
+    assert "optistack model fetch smollm2-135m" in caught.value.fix
+    made.mkdir(parents=True)
+    assert resolve_checkpoint("cache:smollm2-135m", tmp_path) == str(made)
     with pytest.raises(InputError, match="NOT_SET, which is not set"):
         resolve_checkpoint("$NOT_SET/kimi", tmp_path)
     with pytest.raises(InputError, match="names no model"):

@@ -10,7 +10,8 @@ With ``--kv-cache-memory-bytes`` the last line is replaced by that figure and th
 plan and the engine then have the same pool to the byte, and an engine that finds less memory than the plan counted on
 says so at once and not under load. A block takes ``page_size_tokens`` times the bytes of a token over all layers, the
 draft's included as long as both attend to the full context, and the rest below a whole block is unused
-(v1/core/kv_cache_planning.py; v1/core/kv_cache_utils.py before 0.33).
+(v1/core/kv_cache_planning.py; v1/core/kv_cache_utils.py before 0.33). On a CPU there is no fraction to give:
+``--kv-cache-memory-bytes`` is exact, where ``VLLM_CPU_KVCACHE_SPACE`` takes whole GiB (v1/worker/cpu_worker.py).
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ def add_memory(builder: LaunchBuilder, request: RenderRequest) -> None:
         )
     if budget.kv_bytes:
         given = request.spec.serving.kv_memory_gib
+        worker = "gpu_worker" if request.node.device == "cuda" else "cpu_worker"
         builder.flag(
             "--kv-cache-memory-bytes",
             budget.kv_bytes,
             source=USER if given else "plan",
             why=f"serving.kv_memory_gib {given:g}" if given else "the memory budget's KV of each GPU",
-            reference="vllm 0.33 v1/worker/gpu_worker.py determine_available_memory",
+            reference=f"vllm 0.33 v1/worker/{worker}.py determine_available_memory",
         )
 
 

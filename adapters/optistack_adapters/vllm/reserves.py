@@ -29,6 +29,8 @@ MLA_WORKSPACE_TOKENS = 64 * 1024
 
 GRAPH_BYTES_A_LAYER = int(0.3 * MIB)
 GRAPH_BASE_BYTES = 256 * MIB
+TEXT_ONLY = "--language-model-only"
+PLAIN_PRECISIONS = ("bf16", "fp16", "fp32")
 CPU_WORKER_BYTES = 1 * GIB
 CPU_HOST_BYTES = int(1.5 * GIB)
 GPU_HOST_BYTES = 6 * GIB
@@ -38,30 +40,38 @@ GPU_HOST_BYTES_A_RANK = 4 * GIB
 def reserves(
     stack: ResolvedStack, model: ModelFacts, node: NodeFacts, engine: EngineFacts, spec: StackSpec
 ) -> EngineReserves:
-    """The reserves of one GPU (or CPU rank) of a replica."""
-    why = f"vllm {engine.version}, estimated"
-    activations = activation_bytes(stack, model, spec)
+    """The reserves of one GPU (or CPU rank) of a replica, and how vLLM lays out the weights.
+
+    A vision tower is divided over the ranks unless ``--mm-encoder-tp-mode data`` is given (config/multimodal.py).
+    """
+    common = EngineReserves(
+        engine=f"vllm {engine.version}",
+        activations_bytes=activation_bytes(stack, model, spec),
+        absorbed_mla_copies=_attention_is_quantized(model),
+        vision_divided=True,
+        vision_loaded=TEXT_ONLY not in spec.engine_args,
+        mtp_loaded=stack.speculation.method.value == "mtp",
+        why=f"vllm {engine.version}, estimated",
+    )
     if node.device == "cpu":
-        return EngineReserves(
-            engine=f"vllm {engine.version}",
-            context_bytes=CPU_WORKER_BYTES,
-            activations_bytes=activations,
-            host_bytes=CPU_HOST_BYTES,
-            why=why,
-        )
+        return common.model_copy(update={"context_bytes": CPU_WORKER_BYTES, "host_bytes": CPU_HOST_BYTES})
     ranks = spec.parallel.tensor
     gpu = node.gpu
     total = (gpu.cuda_bytes or gpu.hbm_bytes) if gpu else 0
-    return EngineReserves(
-        engine=f"vllm {engine.version}",
-        context_bytes=CONTEXT_BYTES,
-        collectives_bytes=COLLECTIVES_BYTES if ranks > 1 else 0,
-        graphs_bytes=graph_bytes(stack, model, node, engine),
-        activations_bytes=activations,
-        unused_bytes=int(UNUSED_FRACTION * total),
-        host_bytes=GPU_HOST_BYTES + ranks * GPU_HOST_BYTES_A_RANK,
-        why=why,
+    return common.model_copy(
+        update={
+            "context_bytes": CONTEXT_BYTES,
+            "collectives_bytes": COLLECTIVES_BYTES if ranks > 1 else 0,
+            "graphs_bytes": graph_bytes(stack, model, node, engine),
+            "unused_bytes": int(UNUSED_FRACTION * total),
+            "host_bytes": GPU_HOST_BYTES + ranks * GPU_HOST_BYTES_A_RANK,
+        }
     )
+
+
+def _attention_is_quantized(model: ModelFacts) -> bool:
+    """Absorbed decode needs ``kv_b_proj`` in 16 bits: views of it, or copies where it is quantized."""
+    return any(part.precision not in PLAIN_PRECISIONS for part in model.parts("attention"))
 
 
 def activation_bytes(stack: ResolvedStack, model: ModelFacts, spec: StackSpec) -> int:

@@ -7,9 +7,16 @@ from optistack_adapters.base import LaunchBuilder, credit
 
 
 def add_scheduling(builder: LaunchBuilder, request: RenderRequest) -> None:
+    """Running requests are of the replica here and of one attention group in vLLM."""
     serving = request.stack.serving
     builder.carry("--max-model-len", "serving.context_tokens", serving.context_tokens)
-    builder.carry("--max-num-seqs", "serving.max_running_requests", serving.max_running_requests)
+    groups = request.spec.parallel.attention_data
+    builder.carry(
+        "--max-num-seqs",
+        "serving.max_running_requests",
+        serving.max_running_requests,
+        word=lambda requests: -(-requests // groups),
+    )
     builder.carry("--max-num-batched-tokens", "serving.chunked_prefill_tokens", serving.chunked_prefill_tokens)
     if serving.prefix_caching.is_set:
         flag = "--enable-prefix-caching" if serving.prefix_caching.value else "--no-enable-prefix-caching"

@@ -12,7 +12,7 @@ from optistack.apply.folder import DeploymentFolder
 from optistack.apply.launch import ProcessSpec
 from optistack.apply.processes import KEEPER_MARK, MARK, die_with_parent
 
-READY_POLL_S = 0.25
+READY_POLL_S = 0.1
 # SGLang's /health generates a token, which can wait behind a long prefill.
 READY_REQUEST_TIMEOUT_S = 20.0
 

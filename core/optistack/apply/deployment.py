@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from optistack import paths
 from optistack.apply.folder import DeploymentFolder
 from optistack.apply.launch import NAME_PATTERN, DeploymentSpec
@@ -35,17 +37,22 @@ class Deployment:
 
     @property
     def spec(self) -> DeploymentSpec:
-        return DeploymentSpec.model_validate_json(self.folder.spec_file.read_bytes())
+        """What was started. Raises InputError when that cannot be read."""
+        try:
+            return DeploymentSpec.model_validate_json(self.folder.spec_file.read_bytes())
+        except (OSError, ValidationError):
+            raise self._damaged(self.folder.spec_file) from None
 
     @property
     def state(self) -> State:
         """Raises InputError when the folder holds no state that can be read."""
         state = actual_state(self.folder)
         if state is None:
-            raise InputError(
-                f"{self.folder.state_file} is missing or damaged.", fix=f"Remove the folder {self.folder.path}."
-            )
+            raise self._damaged(self.folder.state_file)
         return state
+
+    def _damaged(self, file: Path) -> InputError:
+        return InputError(f"{file} is missing or damaged.", fix=f"Remove the folder {self.folder.path}.")
 
     def alive(self) -> bool:
         """Whether it is starting or ready, with somebody watching it."""
@@ -129,11 +136,16 @@ def await_release(folder: DeploymentFolder, *, ask_to_stop: bool = False) -> boo
 
 
 def kill_keepers(folder: DeploymentFolder) -> None:
-    """Kill a supervisor that does not react, and its guardian."""
+    """Kill a supervisor that does not react. Its guardian, which can find what we cannot, is killed only after that."""
     state = read_state(folder)
-    if state is not None:
-        for keeper in marked(state.id, name=KEEPER_MARK):
-            send(keeper, signal.SIGKILL)
+    if state is None:
+        return
+    keepers = marked(state.id, name=KEEPER_MARK)
+    for keeper in sorted(keepers, key=lambda keeper: keeper != state.supervisor):
+        send(keeper, signal.SIGKILL)
+        deadline = time.monotonic() + KILL_GRACE_S
+        while folder.locked() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
 
 
 def sweep(folder: DeploymentFolder) -> bool:

@@ -9,7 +9,7 @@ a traceback, and then come the complaints of those it left behind. The reason is
 4. a line that says by itself why a process cannot run (a missing module, a port in use, a fatal signal)
 5. the last exception that nobody announced (an earlier one may have been handled)
 6. word that one of the engine's processes was killed
-7. an exception that is usually a consequence
+7. what a C++ library said before it aborted, or an exception that is usually a consequence
 8. the exit code or the signal, with the last line
 """
 
@@ -26,30 +26,31 @@ _POINTER = re.compile(
     r"Engine core initialization failed|Frontend process failed during engine core"
     r"|WorkerProc initialization failed|See (?:stack trace|root cause)|EngineDeadError"
     r"|Please see the error messages above|scheduler died during initialization"
-    r"|^(?:SystemExit|KeyboardInterrupt|CancelledError|GeneratorExit)\b"
+    r"|^(?:SystemExit|KeyboardInterrupt|CancelledError|GeneratorExit):"
 )
 # An exception of a process that lost another one.
 _CONSEQUENCE = re.compile(
     r"^(?:BrokenPipeError|EOFError|ConnectionResetError|ConnectionAbortedError|DistBackendError|DistNetworkError"
-    r"|DistStoreError|ZMQError)\b|NCCL error|[Cc]onnection (?:closed|reset) by peer|TCPStore|^RuntimeError: cancelled$"
+    r"|DistStoreError|ZMQError)\b|NCCL error|[Cc]onnection (?:closed|reset) by peer|TCPStore|^RuntimeError: cancelled"
 )
 _FATAL = re.compile(
     r"failed to start|hit an exception|encountered a fatal error|Initialization failed|WorkerProc failed"
     r"|^Process [\w-]+:$"
 )
-_ARGUMENT_ERROR = re.compile(r"^[\w./ -]+: error: (?P<reason>.+)")
+_ARGUMENT_ERROR = re.compile(r"^[^:]+: error: (?P<reason>.+)")
 _BY_ITSELF = (
-    re.compile(r"(?P<reason>No module named '?[\w.]+'?)(?: |$|\))"),
-    re.compile(r"(?P<reason>.*address already in use.*)", re.IGNORECASE),
-    re.compile(r"(?P<reason>Fatal Python error: .+)"),
-    re.compile(r"(?P<reason>.*error while loading shared libraries: .+)"),
-    re.compile(r"(?P<reason>.*: command not found)$"),
-    re.compile(r"(?P<reason>.*bad interpreter: .+)"),
+    re.compile(r"^\S*python[\d.]*: (?P<reason>.*No module named .+)"),
+    re.compile(r"^(?:ERROR:\s+)?(?P<reason>.*address already in use.*)", re.IGNORECASE),
+    re.compile(r"^Fatal Python error: .+"),
+    re.compile(r"error while loading shared libraries: .+"),
+    re.compile(r": command not found$"),
+    re.compile(r": bad interpreter: .+"),
 )
+_ABORT = re.compile(r"^\s*what\(\):\s+(?P<reason>.+)")
 # In the words of vLLM ("{'EngineCore': -9}") and of SGLang ("exit code: -9").
 _CHILD_KILLED = re.compile(r"(?:Failed core proc.*': |exit code:? )-9\b")
 # Printed at the end of nearly every run, whatever happened.
-_CHATTER = re.compile(r"resource_tracker|destroy_process_group|warnings\.warn|\w*Warning: |leaked \w+ objects")
+_CHATTER = re.compile(r"resource_tracker|destroy_process_group|warnings\.warn|Warning: ")
 
 _OUT_OF_MEMORY = "if nobody did that, the machine or its control group ran out of memory (`dmesg` says so)"
 
@@ -83,14 +84,16 @@ def without_prefix(line: str) -> str:
 
 def _reason(lines: list[Line], patterns: Sequence[re.Pattern[str]]) -> str:
     found = chains(lines)
+    has_usage = any(line.text.startswith("usage: ") for line in lines)
     announced = [chain for chain in found if _FATAL.search(chain.announcement)]
     return (
         _first_match(lines, patterns)
-        or _first_match(lines, [_ARGUMENT_ERROR])
+        or _first_match(lines, [_ARGUMENT_ERROR] if has_usage else [])
         or next(filter(None, map(_cause, announced)), "")
         or _first_match(lines, _BY_ITSELF)
         or next(filter(None, map(_cause, reversed(found))), "")
         or _child_killed(lines)
+        or _first_match(lines, [_ABORT])
         or next(filter(None, map(_consequence, found)), "")
     )
 
@@ -111,7 +114,9 @@ def _first_match(lines: list[Line], patterns: Sequence[re.Pattern[str]]) -> str:
 
 def _cause(chain: Chain) -> str:
     """The last exception of the chain, which says it in the caller's terms, and the first, which began it."""
-    telling = [raised for raised in chain.raised if not _POINTER.search(str(raised)) and not _is_consequence(raised)]
+    telling = [
+        raised for raised in chain.raised if not _matches(_POINTER, raised) and not _matches(_CONSEQUENCE, raised)
+    ]
     if not telling:
         return ""
     first, last = telling[0], telling[-1]
@@ -121,11 +126,12 @@ def _cause(chain: Chain) -> str:
 
 
 def _consequence(chain: Chain) -> str:
-    return next((str(raised) for raised in chain.raised if _is_consequence(raised)), "")
+    return next((str(raised) for raised in chain.raised if _matches(_CONSEQUENCE, raised)), "")
 
 
-def _is_consequence(raised: Raised) -> bool:
-    return bool(_CONSEQUENCE.search(str(raised)))
+def _matches(pattern: re.Pattern[str], raised: Raised) -> bool:
+    # What follows the first line may be another process's.
+    return bool(pattern.search(f"{raised.type}: {raised.head}"))
 
 
 def _signal_name(number: int) -> str:

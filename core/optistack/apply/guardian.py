@@ -108,12 +108,12 @@ def main(arguments: list[str]) -> None:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     folder, deployment_id, lock = DeploymentFolder(Path(arguments[0])), arguments[1], int(arguments[2])
-    adopt_orphans()
     if arguments[3] == "--watch":
         link = socket.socket(fileno=int(arguments[4]))
     else:
         if os.fork():
             os._exit(0)  # nobody's child, so nobody has to reap it
+        adopt_orphans()
         _supervisor, link = start_supervisor(folder, deployment_id, lock, int(arguments[3]))
     os.chdir("/")
     with link:

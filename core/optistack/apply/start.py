@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 
 from optistack.apply.deployment import POLL_S, Deployment, await_release, end, folder_of, list_deployments, sweep
 from optistack.apply.diagnose import without_prefix
+from optistack.apply.folder import DeploymentFolder
 from optistack.apply.guardian import COMMIT, command, keeper_environment
 from optistack.apply.launch import DeploymentSpec, ProcessSpec
 from optistack.apply.logs import last_line
@@ -100,8 +101,9 @@ def attached(spec: DeploymentSpec, *, on_progress: Callable[[Progress], None] | 
 def _launch(live: Attached, spec: DeploymentSpec, lease: int) -> None:
     """Check what can be checked, fill the folder, and start the guardian, which starts the supervisor."""
     folder = live.deployment.folder
-    lock = folder.acquire()
+    lock = None
     try:
+        lock = folder.acquire()
         if lock is None:
             raise InputError(
                 f"Deployment {spec.name!r} is already running.", fix=f"`optistack down {spec.name}` stops it."
@@ -109,20 +111,7 @@ def _launch(live: Attached, spec: DeploymentSpec, lease: int) -> None:
         sweep(folder)
         for process in spec.processes:
             _require_port(process)
-        folder.empty()
-        for process in spec.processes:
-            for relative, text in process.files.items():
-                folder.write(relative, text)
-        folder.write("spec.json", spec.model_dump_json(indent=1))
-        state = State(
-            id=uuid.uuid4().hex,
-            phase=Phase.STARTING,
-            stop_timeout_s=spec.stop_timeout_s,
-            boot=boot_id(),
-            started_at=datetime.now(UTC),
-            processes=tuple(ProcessState(name=process.name) for process in spec.processes),
-        )
-        write_state(folder, state)
+        state = _fill(folder, spec)
         live.launched = True
         with folder.supervisor_log.open("ab") as log:
             guardian = subprocess.run(
@@ -135,11 +124,31 @@ def _launch(live: Attached, spec: DeploymentSpec, lease: int) -> None:
                 start_new_session=True,
             )
         if guardian.returncode:
-            raise EngineStartError("The supervisor could not be started.", fix=f"Its log: {folder.supervisor_log}")
+            raise EngineStartError("The supervisor could not be started.", fix=f"Log: {folder.supervisor_log}")
+    except OSError as error:
+        raise InputError(f"Cannot work in {folder.path}: {error}.", fix="XDG_STATE_HOME puts it elsewhere.") from None
     finally:
         os.close(lease)
         if lock is not None:
             os.close(lock)
+
+
+def _fill(folder: DeploymentFolder, spec: DeploymentSpec) -> State:
+    folder.empty()
+    for process in spec.processes:
+        for relative, text in process.files.items():
+            folder.write(relative, text)
+    folder.write("spec.json", spec.model_dump_json(indent=1))
+    state = State(
+        id=uuid.uuid4().hex,
+        phase=Phase.STARTING,
+        stop_timeout_s=spec.stop_timeout_s,
+        boot=boot_id(),
+        started_at=datetime.now(UTC),
+        processes=tuple(ProcessState(name=process.name) for process in spec.processes),
+    )
+    write_state(folder, state)
+    return state
 
 
 def _require_port(process: ProcessSpec) -> None:

@@ -75,7 +75,7 @@ def read_state(folder: DeploymentFolder) -> State | None:
     """The state as written; ``None`` when there is none, or none that can be read."""
     try:
         return State.model_validate_json(folder.state_file.read_bytes())
-    except (FileNotFoundError, ValidationError):
+    except (FileNotFoundError, NotADirectoryError, ValidationError):
         return None
 
 

@@ -33,7 +33,8 @@ from optistack.apply.logs import cap_log, read_log
 from optistack.apply.processes import ProcessId, adopt_orphans, descendants, identify, kill_all, send
 from optistack.apply.state import Phase, State, write_state
 
-WATCH_S = 2.0
+# How often new members are recorded: most processes are made while an engine starts.
+WATCH_STARTING_S, WATCH_S = 0.5, 10.0
 # Processes whose master has ended have nothing left to do but to go.
 ORPHAN_GRACE_S = 3.0
 GUARDIAN_DELAYS_S = (0.1, 60.0)
@@ -145,7 +146,7 @@ class Supervisor:
                 self._record(members=members)
             for process in self.spec.processes:
                 cap_log(self.folder, process.name)
-            await asyncio.sleep(WATCH_S)
+            await asyncio.sleep(WATCH_S if self.state.phase is Phase.READY else WATCH_STARTING_S)
 
     def _members(self) -> list[ProcessId]:
         return [process for process in descendants(os.getpid()) if process.pid != self.guardian_pid]
@@ -167,7 +168,7 @@ class Supervisor:
 
     async def _until(self, done: Callable[[], bool], deadline: float) -> None:
         while not done() and not self.hurry and self.loop.time() < deadline:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
 
     def _guardian_died(self) -> None:
         self.loop.remove_reader(self.link)

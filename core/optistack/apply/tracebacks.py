@@ -27,10 +27,14 @@ _LINKS = (
     "During handling of the above exception, another exception occurred:",
 )
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*(?P<type>[A-Za-z_]\w*)(?::\s?(?P<message>.*))?$")
+_FRAME = re.compile(r'\s+File "(?:.*/)?(?P<file>[^/"]+)", line (?P<line>\d+)')
 # What may follow an exception without being the rest of its message: a warning, torch's and NCCL's own log lines.
 _UNRELATED = re.compile(r"\S+:\d+: \w*Warning|\[[WEIF]\d{4} |usage: |Process [\w-]+:$|INFO:|ERROR:|WARNING:")
 _MESSAGE_LINES = 8
 _MESSAGE_CHARACTERS = 500
+# Beyond these it is no log that anybody reads, and the supervisor has other things to do.
+_LINE_CHARACTERS = 4000
+_LINES = 100_000
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception as printed. ``type`` is without its module."""
+    """An exception as printed. ``type`` is without its module; ``head`` is the first line of the message."""
 
     type: str
     message: str
+    head: str = ""
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type
@@ -62,7 +67,7 @@ class Chain:
 
 
 def parse_line(line: str) -> Line:
-    line = _ANSI.sub("", line).rstrip()
+    line = _ANSI.sub("", line[:_LINE_CHARACTERS]).rstrip()
     prefix = _PREFIX.match(line)
     assert prefix is not None  # every part is optional
     source = prefix["process"] or prefix["rank"] or ""
@@ -70,7 +75,7 @@ def parse_line(line: str) -> Line:
 
 
 def parse_lines(log_text: str) -> list[Line]:
-    return [parse_line(line) for line in log_text.splitlines()]
+    return [parse_line(line) for line in log_text.splitlines()[-_LINES:]]
 
 
 def chains(lines: Iterable[Line]) -> list[Chain]:
@@ -105,8 +110,16 @@ def _chains_of_one(stream: list[tuple[int, Line]]) -> Iterator[tuple[int, Chain]
 
 
 def _read_traceback(lines: list[Line], at: int) -> tuple[int, Raised | None]:
-    """Read from the first frame at ``at``; returns where the exception's message ends."""
+    """Read from the first frame at ``at``; returns where the exception's message ends.
+
+    An exception without a message (a bare ``assert``) gets its place and the code that raised it instead.
+    """
+    place = ""
     while at < len(lines) and lines[at].text.startswith((" ", "\t")):
+        frame = _FRAME.match(lines[at].text)
+        if frame:
+            code = lines[at + 1].text.strip() if at + 1 < len(lines) else ""
+            place = f"in {frame['file']} line {frame['line']}: {code}"
         at += 1
     if at == len(lines):
         return at, None
@@ -114,12 +127,12 @@ def _read_traceback(lines: list[Line], at: int) -> tuple[int, Raised | None]:
     if first is None:
         return at, None
     header = lines[at].header
-    message = [first["message"] or ""]
+    message = [first["message"] or place]
     at += 1
     while at < len(lines) and lines[at].header == header and _continues(lines[at].text):
         message.append(lines[at].text)
         at += 1
-    return at, Raised(first["type"], _one_line(message))
+    return at, Raised(first["type"], _one_line(message), message[0])
 
 
 def _continues(text: str) -> bool:

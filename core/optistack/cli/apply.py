@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from optistack.cli import options
+from optistack.cli.commands import new_app
 
 if TYPE_CHECKING:
     from optistack.apply.start import Attached
     from optistack.cli.ready import Ready
     from optistack.verify.receipt import Receipt
 
-app = typer.Typer(rich_markup_mode=None)
+app = new_app()
 
 
 @app.command()
@@ -75,10 +76,11 @@ def apply(
                 else:
                     live.commit()
     if not passed:
-        raise CheckFailedError(
+        screen.print_error(
             f"The engine does not do what the plan says: {', '.join(failed_checks(receipts))}.",
-            fix=f"`optistack down {spec.name}` stops it." if keep else "It was stopped; --keep leaves it running.",
+            f"`optistack down {spec.name}` stops it." if keep else "It was stopped; --keep leaves it running.",
         )
+        raise typer.Exit(CheckFailedError.exit_code)
 
 
 def _verify(live: Attached, ready: Ready) -> list[Receipt]:

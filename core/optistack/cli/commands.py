@@ -18,17 +18,28 @@ COMMANDS = {
     "apply": "Start the engine with the stack and prove what took effect.",
     "verify": "Check an engine that is already running against a stack.",
     "status": "List the running deployments.",
-    "down": "Stop deployments.",
+    "down": "Stop deployments: those named, or all of them.",
     "explain": "Explain a rule, a flag or a setting.",
     "size": "Compare tensor-parallel sizes: memory, KV tokens, sessions that fit.",
     "schema": "Print the JSON Schema of a stack file, for editors.",
     "plugins": "List the installed plugins.",
     "engine": "Install an engine into an environment of its own, or list those.",
-    "model": "Fetch a small checkpoint to try things with.",
+    "model": "Make a small checkpoint to try things with, or list those.",
 }
 """Name and summary, in the order of the help. The module is ``optistack.cli.<name>``."""
 
 EPILOG = "Plugins may bring commands of their own: `optistack plugins` lists them."
+
+
+def new_app(summary: str | None = None) -> typer.Typer:
+    """A command's Typer app; one with subcommands says in ``summary`` what they are for."""
+    return typer.Typer(
+        rich_markup_mode=None,
+        add_completion=False,
+        no_args_is_help=summary is not None,
+        help=summary,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
 
 
 class Commands(TyperGroup):

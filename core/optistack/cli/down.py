@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from optistack.cli import options
+from optistack.cli.commands import new_app
 
-app = typer.Typer(rich_markup_mode=None)
+app = new_app()
 
 
 @app.command()

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from optistack.cli import options
+from optistack.cli.commands import new_app
 
-app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Engines in environments of their own.")
+app = new_app("Install an engine into an environment of its own, or list those.")
 
 
 @app.command()

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from optistack.cli import options
+from optistack.cli.commands import new_app
 
 if TYPE_CHECKING:
     from optistack.explain import Known
 
-app = typer.Typer(rich_markup_mode=None)
+app = new_app()
 
 
 @app.command(context_settings={"ignore_unknown_options": True})

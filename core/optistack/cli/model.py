@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from optistack.cli import options
+from optistack.cli.commands import new_app
 
-app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Small checkpoints to try things with.")
+app = new_app("Make a small checkpoint to try things with, or list those.")
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,8 +56,10 @@ class Choice:
         from optistack.stack.overrides import Overrides
 
         python = self.engine_python
-        if python is not None and "/" in python:
-            python = os.path.abspath(Path(python).expanduser())  # noqa: PTH100  # resolve() would follow a venv's link
+        if python is not None:
+            # A bare name is a program of PATH. Not resolve(), which would follow the link out of a venv.
+            found = shutil.which(python) if "/" not in python else None
+            python = os.path.abspath(found or Path(python).expanduser())  # noqa: PTH100
         given: dict[str, tuple[tuple[str, ...], Any]] = {
             "--backend": (("backend",), self.backend),
             "--node": (("node",), self.node),

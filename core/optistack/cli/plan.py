@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from optistack.cli import options
+from optistack.cli.commands import new_app
 
 if TYPE_CHECKING:
     from optistack.plan.plan import Plan
 
-app = typer.Typer(rich_markup_mode=None)
-
-REFUSED = 2
+app = new_app()
 
 
 @app.command()
@@ -57,9 +56,10 @@ def plan(
         _write_script(made, None if to_stdout else script)
     if made.refused:
         from optistack.cli.views.rules import refusal
+        from optistack.errors import PlanRefusedError
 
         screen.print_error(*refusal(made))
-        raise typer.Exit(REFUSED)
+        raise typer.Exit(PlanRefusedError.exit_code)
     if lock is not None:
         from optistack.plan.lock import write_lock
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from optistack.cli import options
+from optistack.cli.commands import new_app
 
 if TYPE_CHECKING:
     from optistack.host import Host
 
-app = typer.Typer(rich_markup_mode=None)
+app = new_app()
 
 
 @app.command()

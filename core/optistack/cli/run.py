@@ -14,9 +14,10 @@ from typing import Annotated, Any
 import typer
 
 from optistack import __version__
-from optistack.cli.commands import EPILOG, Commands
-from optistack.errors import OptistackError
+from optistack.cli.commands import COMMANDS, EPILOG, Commands
+from optistack.errors import OptistackError, PlanRefusedError
 
+WRONG_INPUT = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 BUG = 1
@@ -25,7 +26,7 @@ app = typer.Typer(
     cls=Commands,
     rich_markup_mode=None,
     add_completion=False,
-    no_args_is_help=True,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=EPILOG,
 )
@@ -39,6 +40,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -48,27 +50,44 @@ def _root(
 
     A stack file (optistack.yaml, or --stack FILE) says which model, node, workload and plugins.
     """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run ``optistack ARGUMENTS`` and return its exit code."""
     debug, words = _take_debug(arguments)
-    as_json = "--json" in words
     try:
-        code = typer.main.get_command(app).main(words, prog_name="optistack", standalone_mode=False)
+        code = _invoke(words, debug)
         sys.stdout.flush()
-        return code if isinstance(code, int) else 0
     except BrokenPipeError:
         # Python flushes stdout once more when it ends, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
+    return code
+
+
+def _invoke(words: list[str], debug: bool) -> int:
+    command = typer.main.get_command(app)
+    try:
+        # Not command.main(), which turns exceptions into exit codes of its own.
+        with command.make_context("optistack", words) as context:
+            command.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code
     except (KeyboardInterrupt, typer.Abort):
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:
+        raise
     except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error)
+            return 0
         if debug:
             raise
-        return _report(error, as_json)
+        return _report(error, words)
+    return 0
 
 
 def _take_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
@@ -79,9 +98,9 @@ def _take_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
     return len(ours) < end, ours + words[end:]
 
 
-def _report(error: Exception, as_json: bool) -> int:
-    code, message, fix, more = _described(error)
-    if as_json:
+def _report(error: Exception, words: Sequence[str]) -> int:
+    code, message, fix, more = _described(error, words)
+    if "--json" in words:
         import json
 
         print(json.dumps({"error": message, "fix": fix, **more}, indent=2))
@@ -91,19 +110,21 @@ def _report(error: Exception, as_json: bool) -> int:
     return code
 
 
-def _described(error: Exception) -> tuple[int, str, str, dict[str, Any]]:
+def _described(error: Exception, words: Sequence[str]) -> tuple[int, str, str, dict[str, Any]]:
     """Exit code, sentence, fix, and what else ``--json`` tells."""
+    if isinstance(error, PlanRefusedError) and error.rule:
+        from optistack.cli.views.rules import degraded_hint
+
+        message, fix = f"{error.message} (rule {error.rule})", f"{error.fix}{degraded_hint(bool(error.plugin))}".strip()
+        return error.exit_code, message, fix, {"rule": error.rule, "plugin": error.plugin}
     if isinstance(error, OptistackError):
         problems = [vars(problem) for problem in getattr(error, "problems", ())]
         return error.exit_code, error.message, error.fix, {"problems": problems} if problems else {}
     usage = getattr(error, "format_message", None)  # typer's own errors about the command line
     if usage is not None:
-        context = getattr(error, "ctx", None)
-        if not getattr(error, "message", "x").strip() or type(error).__name__ == "NoArgsIsHelpError":
-            return 2, usage(), "", {}
-        command = context.command_path if context is not None else "optistack"
-        return 2, usage(), f"See `{command} --help`.", {}
+        command = " ".join(["optistack", *(word for word in words[:1] if word in COMMANDS)])
+        return WRONG_INPUT, usage(), f"`{command} --help` shows how it goes.", {}
     if isinstance(error, OSError) and error.filename:
-        return 2, f"{error.filename}: {error.strerror}.", "Check the path and its permissions.", {}
+        return WRONG_INPUT, f"{error.filename}: {error.strerror}.", "Check the path and its permissions.", {}
     fix = "This is a bug in optistack; --debug shows where."
     return BUG, f"optistack failed: {type(error).__name__}: {error}", fix, {}

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(rich_markup_mode=None)
+from optistack.cli.commands import new_app
+
+app = new_app()
 
 
 @app.command()

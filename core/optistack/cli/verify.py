@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from optistack.cli import options
+from optistack.cli.commands import new_app
 
-app = typer.Typer(rich_markup_mode=None)
+app = new_app()
 
 
 @app.command()
@@ -69,7 +70,8 @@ def verify(
     if plan.refused:
         screen.note(f"Besides, optistack would not start this stack: {refusal(plan)[0]}")
     if not receipt.passed:
-        raise CheckFailedError(
+        screen.print_error(
             f"The engine does not do what the stack says: {', '.join(failed_checks([receipt]))}.",
-            fix="Start it with `optistack apply`, or with the launch that `optistack plan --script -` prints.",
+            "Start it with `optistack apply`, or with the launch that `optistack plan --script -` prints.",
         )
+        raise typer.Exit(CheckFailedError.exit_code)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
 
 from optistack.backend import Backend
 from optistack.cli.options import Choice
@@ -24,7 +23,6 @@ class Workplace:
     spec: StackSpec
     host: Host
     backend: Backend
-    folder: Path
 
     def for_engine_at(self, endpoint: Endpoint) -> Workplace:
         """The same, planned for the engine version that runs at ``endpoint``, unless the stack names one.
@@ -39,13 +37,11 @@ class Workplace:
         return dataclasses.replace(self, spec=self.spec.model_copy(update={"engine": changed}))
 
     def plan(self, *, allow_degraded: bool = False, progress: Progress = SILENT) -> Plan:
-        return build_plan(
-            self.spec, self.host, self.backend, base_dir=self.folder, allow_degraded=allow_degraded, progress=progress
-        )
+        return build_plan(self.spec, self.host, self.backend, allow_degraded=allow_degraded, progress=progress)
 
 
 def open_stack(choice: Choice) -> Workplace:
     """Load the stack that ``choice`` names. Raises InputError for whatever is wrong with it."""
     host = Host.from_environment(disable=choice.without)
     spec = load_stack(choice.stack, host, choice.overrides)
-    return Workplace(spec, host, get_backend_for(spec, None), choice.stack.absolute().parent)
+    return Workplace(spec, host, get_backend_for(spec, None))

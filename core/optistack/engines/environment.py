@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from optistack import paths
 from optistack.engines.files import write_whole
-from optistack.engines.recipes import Backend
 
 MARKER = "optistack-engine.json"
 
@@ -28,7 +27,7 @@ class EngineEnvironment(BaseModel):
     home: Path = Field(exclude=True)
     name: str
     version: str
-    backend: Backend
+    backend: str
     python_version: str
     torch_version: str
     env: dict[str, str]

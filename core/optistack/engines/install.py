@@ -72,6 +72,16 @@ def _check_disk(recipe: Recipe) -> None:
         )
 
 
+def make_venv(home: Path, *, log: Path, held: int) -> None:
+    """A virtual environment with pip, of the Python that runs optistack; :class:`InputError` where it cannot be."""
+    argv = [sys.executable, "-m", "venv", str(home)]
+    if run_logged(argv, log=log, env=clean_environment(), keep_open=(held,)):
+        raise InputError(
+            f"{sys.executable} could not make a virtual environment ({log} has its output).",
+            fix="Install Python's venv module; on Debian and Ubuntu it is the package python3-venv.",
+        )
+
+
 # Compiling all of an engine's 21,000 files takes pip 50 s, and an engine loads a quarter of them: the check that the
 # engine loads compiles those, and Python any other on its first import.
 _QUICKLY = ("--no-compile", "--progress-bar", "off")
@@ -91,7 +101,8 @@ class _Install:
     def run(self) -> EngineEnvironment:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self.log.write_text("", encoding="utf-8")
-        self._make_venv()
+        self.progress.step(f"Making a Python {platform.python_version()} environment in {self.home}")
+        make_venv(self.home, log=self.log, held=self.held)
         self._renew_pip()
         kept: tuple[str, ...] = ()
         for stage in self.recipe.stages:
@@ -100,15 +111,6 @@ class _Install:
             kept += stage.requirements
         self._remove()
         return self._finish(self._verify())
-
-    def _make_venv(self) -> None:
-        self.progress.step(f"Making a Python {platform.python_version()} environment in {self.home}")
-        argv = [sys.executable, "-m", "venv", str(self.home)]
-        if run_logged(argv, log=self.log, env=clean_environment(), keep_open=(self.held,)):
-            raise InputError(
-                f"{sys.executable} could not make a virtual environment ({self.log} has its output).",
-                fix="Install Python's venv module; on Debian and Ubuntu it is the package python3-venv.",
-            )
 
     def _renew_pip(self) -> None:
         # Optional: the pip that comes with Python 3.11 was seen to take half as long again, and does the same.
@@ -120,12 +122,13 @@ class _Install:
         try:
             self._pip(arguments)
         except PipError as error:
-            if not stage.fallback_index or error.missing not in stage.requirements:
+            missing = ", ".join(name for name in stage.requirements if name in error.missing)
+            if not stage.fallback_index or not missing:
                 raise self._failed(stage, error.reason) from error
-            self._install_from_fallback(stage, arguments, error.missing)
+            self._install_from_fallback(stage, arguments, missing)
 
     def _install_from_fallback(self, stage: Stage, arguments: list[str], missing: str) -> None:
-        self.progress.step(f"None of pip's sources has {missing}: asking {stage.fallback_index} too")
+        self.progress.step(f"pip's sources do not have {missing}: asking {stage.fallback_index} too")
         try:
             self._pip([*arguments, "--extra-index-url", stage.fallback_index])
         except PipError as error:

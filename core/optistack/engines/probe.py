@@ -16,10 +16,10 @@ from optistack import paths
 from optistack.engines.files import write_whole
 from optistack.engines.guest import GuestError, check_python, run_inside
 from optistack.engines.progress import SILENT, Progress
-from optistack.engines.recipes import Backend
-from optistack.errors import InputError
+from optistack.errors import InputError, nearest
 
 _SCRIPT = Path(__file__).parent / "inside" / "probe_engine.py"
+_PARSERS = ("sglang", "vllm")
 _ENV = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 
@@ -54,7 +54,7 @@ class EngineProbe(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    backend: Backend
+    backend: str
     version: str
     distribution: str
     python_version: str
@@ -66,7 +66,7 @@ class EngineProbe(BaseModel):
 
 def probe_engine(
     python: Path,
-    backend: Backend,
+    backend: str,
     *,
     supported: str = "",
     env: Mapping[str, str] | None = None,
@@ -75,11 +75,13 @@ def probe_engine(
 ) -> EngineProbe:
     """Probe the engine in the environment of ``python``.
 
-    ``supported`` is a version range such as ``>=0.26,<0.34``; ``env`` are variables that the engine needs there,
-    ``load`` modules that have to import there too. The first
-    probe imports the engine, which takes seconds; the answer is kept in the cache until that environment changes.
+    ``supported`` is a version range such as ``>=0.26,<0.34``; ``env`` are variables that the engine needs there, and
+    ``load`` modules that have to import too. The first probe imports the engine, which takes seconds; the answer is
+    kept in the cache until that environment changes.
     Raises :class:`InputError`: no Python, no engine, an environment that does not load, a version outside the range.
     """
+    if backend not in _PARSERS:
+        raise InputError(f"optistack cannot ask a {backend!r} engine for its flags.", fix=nearest(backend, _PARSERS))
     # Not resolved: a virtual environment's Python is a link to the one that made it.
     python = python.expanduser().absolute()
     check_python(python)
@@ -87,7 +89,7 @@ def probe_engine(
     probe = _recall(kept)
     if probe is None:
         progress.step(f"Asking {python} for the flags of its {backend}")
-        answer = _ask(python, {"backend": backend, "load": list(load)}, env or {})
+        answer = _ask(python, backend, load, env or {}, supported)
         probe = EngineProbe.model_validate(answer)
         write_whole(kept, json.dumps({"watch": _stamps(answer["watch"]), "probe": probe.model_dump(mode="json")}))
     if supported and not SpecifierSet(supported).contains(probe.version, prereleases=True):
@@ -119,32 +121,39 @@ def _stamps(watched: Any) -> dict[str, int]:
     return {path: Path(path).stat().st_mtime_ns for path in watched}
 
 
-def _ask(python: Path, arguments: Mapping[str, object], env: Mapping[str, str]) -> dict[str, Any]:
+def _ask(python: Path, backend: str, load: Sequence[str], env: Mapping[str, str], supported: str) -> dict[str, Any]:
     try:
-        answer: dict[str, Any] = run_inside(python, "probe_engine", arguments, env={**_ENV, **env})
+        answer: dict[str, Any] = run_inside(
+            python, "probe_engine", {"backend": backend, "load": list(load)}, env={**_ENV, **env}
+        )
     except GuestError as error:
-        raise _in_one_sentence(python, str(arguments["backend"]), error) from error
+        raise _in_one_sentence(python, backend, error, supported) from error
     return answer
 
 
-def _in_one_sentence(python: Path, backend: str, error: GuestError) -> InputError:
+def _in_one_sentence(python: Path, backend: str, error: GuestError, supported: str) -> InputError:
     if error.module == backend:
         return InputError(
             f"The environment of {python} has no {backend}.",
             fix=f"Install {backend} there, or name the Python of an environment that has it with --engine-python.",
         )
-    if error.kind == "ModuleNotFoundError" and error.module:
-        package = error.module.partition(".")[0]
+    if error.module.startswith(f"{backend}."):
         return InputError(
-            f"The {backend} in the environment of {python} does not load, for want of the module {error.module!r}.",
-            fix=f"Install what brings it: {python} -m pip install {package}",
+            f"The {backend} in the environment of {python} is not one that optistack knows: it has no {error.module}.",
+            fix=f"Install {backend} {supported} there, or name another environment's Python with --engine-python.",
+        )
+    failed = f"The {backend} in the environment of {python} does not load"
+    if error.kind == "ModuleNotFoundError" and error.module:
+        return InputError(
+            f"{failed}, for want of the module {error.module!r}.",
+            fix=f"Install what brings it: {python} -m pip install {error.module.partition('.')[0]}",
         )
     if "torchvision::" in error.message:
         return InputError(
-            f"The {backend} in the environment of {python} does not load: its torchvision is built for another torch.",
+            f"{failed}: its torchvision is built for another torch.",
             fix=f"Remove it: {python} -m pip uninstall torchvision torchaudio torchcodec",
         )
     return InputError(
-        f"The {backend} in the environment of {python} does not load: {error.kind}: {error.message.rstrip('.')}.",
+        f"{failed}: {error.kind}: {error.message.rstrip('.')}.",
         fix="Mend that environment, or make one with `optistack engine install`.",
     )

@@ -5,11 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from optistack.errors import InputError, nearest
-
-Backend = Literal["vllm", "sglang"]
 
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
@@ -39,7 +36,7 @@ class Recipe:
 
     name: str
     version: str
-    backend: Backend
+    backend: str
     python: str
     disk_bytes: int
     stages: tuple[Stage, ...]

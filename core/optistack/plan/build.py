@@ -15,7 +15,7 @@ from optistack.facts.checkpoint import load_model
 from optistack.facts.model import ModelFacts
 from optistack.facts.node import NodeFacts, load_node
 from optistack.host import Host, Plugin
-from optistack.memory import BudgetRequest, MemoryBudget, budget
+from optistack.memory import BudgetRequest, budget
 from optistack.plan.core_rules import CORE_RULES
 from optistack.plan.engine import Engine, find_engine
 from optistack.plan.flags import check_launch
@@ -33,27 +33,26 @@ def build_plan(
     host: Host,
     backend: Backend,
     *,
-    base_dir: Path,
     allow_degraded: bool = False,
     progress: Progress = SILENT,
 ) -> Plan:
     """The plan for ``spec`` on ``backend``.
 
-    ``base_dir`` is where relative paths of the stack file start. A plan that cannot work is returned with what
-    refuses it (``plan.refused``) as long as it can be rendered at all.
+    Paths in ``spec`` are absolute by now. A plan that cannot work is returned with what refuses it (``plan.refused``)
+    as long as it can be rendered at all.
 
     With ``allow_degraded``, plugins that only lack something on this engine or device are left out, and the plan says
     so.
 
     Raises InputError for wrong input and PlanRefusedError where nothing can be rendered.
     """
-    model = load_model(spec.model.checkpoint, config_fallback=_config(spec, base_dir), revision=spec.model.revision)
+    model = load_model(spec.model.checkpoint, config_fallback=_path(spec.model.config), revision=spec.model.revision)
     node = load_node(spec.node)
     engine = find_engine(spec, backend, node.device, progress=progress)
     plugins = host.select(spec.plugins)
     dropped: list[Dropped] = []
     while True:
-        attempt = _Attempt(spec, host, backend, base_dir, model, node, engine, plugins, tuple(dropped))
+        attempt = _Attempt(spec, host, backend, model, node, engine, plugins, tuple(dropped))
         victims: list[Dropped] = []
         try:
             plan = attempt.plan()
@@ -70,8 +69,20 @@ def build_plan(
         dropped.extend(victims)
 
 
-def _config(spec: StackSpec, base_dir: Path) -> Path | None:
-    return base_dir / spec.model.config if spec.model.config else None
+def budget_request(spec: StackSpec, host: Host, backend: Backend) -> BudgetRequest:
+    """What :func:`build_plan` would ask the memory budget, also for layouts that do not fit: nothing is rendered.
+
+    Raises what build_plan raises while it resolves.
+    """
+    model = load_model(spec.model.checkpoint, config_fallback=_path(spec.model.config), revision=spec.model.revision)
+    node = load_node(spec.node)
+    engine = find_engine(spec, backend, node.device)
+    attempt = _Attempt(spec, host, backend, model, node, engine, host.select(spec.plugins), ())
+    return attempt.budget_request(attempt.resolve())
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
 
 
 def _droppable(errors: Sequence[Finding], plugins: Sequence[Plugin]) -> list[Dropped]:
@@ -93,14 +104,13 @@ class _Attempt:
         spec: StackSpec,
         host: Host,
         backend: Backend,
-        base_dir: Path,
         model: ModelFacts,
         node: NodeFacts,
         engine: Engine,
         plugins: Sequence[Plugin],
         dropped: tuple[Dropped, ...],
     ) -> None:
-        self.spec, self.host, self.backend, self.base_dir = spec, host, backend, base_dir
+        self.spec, self.host, self.backend = spec, host, backend
         self.model, self.node, self.engine = model, node, engine
         self.plugins, self.dropped = plugins, dropped
         self.options = {plugin.name: parse_options(plugin, spec.plugins[plugin.name]) for plugin in plugins}
@@ -109,7 +119,7 @@ class _Attempt:
     def plan(self) -> Plan:
         stack = self.resolve()
         share = self.shares[0]
-        memory = self.budget(stack)
+        memory = budget(self.budget_request(stack))
         launches = tuple(
             self.backend.render(
                 RenderRequest(
@@ -170,27 +180,25 @@ class _Attempt:
         ]
         return resolve(self.host, self.plugins, context, self.options, base)
 
-    def budget(self, stack: ResolvedStack) -> MemoryBudget:
+    def budget_request(self, stack: ResolvedStack) -> BudgetRequest:
         reserves = self.backend.reserves(stack, self.model, self.shares[0].node, self.engine.facts, self.spec)
         kv_gib = self.spec.serving.kv_memory_gib
-        return budget(
-            BudgetRequest(
-                model=self.model,
-                node=self.shares[0].node,
-                tensor_parallel=self.spec.parallel.tensor,
-                attention_data_parallel=self.spec.parallel.attention_data,
-                expert_parallel=self.spec.parallel.expert,
-                kv_dtype=stack.kv.dtype.value or self.model.dtype,
-                page_size_tokens=stack.kv.page_size_tokens.value or 1,
-                charges=stack.charges,
-                reserves=reserves,
-                kv_pool_bytes=int(kv_gib * 2**30) if kv_gib else None,
-                workload_tokens=self.spec.workload.input_tokens + self.spec.workload.output_tokens,
-            )
+        return BudgetRequest(
+            model=self.model,
+            node=self.shares[0].node,
+            tensor_parallel=self.spec.parallel.tensor,
+            attention_data_parallel=self.spec.parallel.attention_data,
+            expert_parallel=self.spec.parallel.expert,
+            kv_dtype=stack.kv.dtype.value or self.model.dtype,
+            page_size_tokens=stack.kv.page_size_tokens.value or 1,
+            charges=stack.charges,
+            reserves=reserves,
+            kv_pool_bytes=int(kv_gib * 2**30) if kv_gib else None,
+            workload_tokens=self.spec.workload.input_tokens + self.spec.workload.output_tokens,
         )
 
     def load_model(self, reference: str, config: str | None) -> ModelFacts:
-        return load_model(reference, config_fallback=self.base_dir / config if config else None)
+        return load_model(reference, config_fallback=_path(config))
 
     def _use(self, plugin: Plugin) -> PluginUse:
         options: dict[str, Any] = self.options[plugin.name].model_dump(mode="json")

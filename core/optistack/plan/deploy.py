@@ -51,13 +51,13 @@ def check_machine(plan: Plan, here: NodeFacts) -> None:
         if here.gpu is None or here.gpu.kind != plan.node.gpu.kind or here.gpus < needed:
             raise PlanRefusedError(
                 f"The plan needs {needed} x {plan.node.gpu.name}, and this machine has {has}.",
-                fix="Apply it on such a machine, or plan for this one with --node local.",
+                fix="Apply it on such a machine, or plan for this one with --node detect.",
             )
     host = sum(line.bytes for line in plan.budget.host) * len(plan.launches)
     if host > here.host_ram_bytes:
         raise PlanRefusedError(
             f"The plan takes {host / 1e9:.1f} GB of host RAM, and this machine has {here.host_ram_bytes / 1e9:.1f} GB.",
-            fix="Plan for this machine with --node local, or make the host tier smaller.",
+            fix="Plan for this machine with --node detect, or make the host tier smaller.",
         )
 
 
@@ -66,7 +66,7 @@ def _process(plan: Plan, launch: Launch, python: str, port: int, engine_env: Map
     folder = str(paths.deployments_dir() / plan.spec.name / name)
     env = {**engine_env, **launch.env(port=port, folder=folder)}
     if launch.gpus:
-        env.setdefault("CUDA_VISIBLE_DEVICES", _visible(launch.gpus))
+        env["CUDA_VISIBLE_DEVICES"] = _visible(launch.gpus)
     return ProcessSpec(
         name=name,
         argv=tuple(launch.argv(python, port=port, folder=folder)),

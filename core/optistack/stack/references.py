@@ -66,12 +66,15 @@ def resolve_path(text: str, base: Path) -> str:
 def resolve_checkpoint(text: str, base: Path) -> str:
     """A checkpoint reference: ``cache:NAME`` and paths become absolute, a hub id stays.
 
-    ``org/name`` is a folder when ``base`` has one of that name, as in the Hugging Face libraries.
+    ``org/name`` is a folder when ``base`` has one of that name, as in the Hugging Face libraries. Raises InputError for
+    a model of the cache that is not there.
     """
     if text.startswith(CACHE_SCHEME):
         name = text.removeprefix(CACHE_SCHEME)
         if not _CACHE_NAME.fullmatch(name):
             raise InputError(f"{text!r} names no model.", fix=f"Write it like {CACHE_SCHEME}smollm2-135m.")
+        if not (models_dir() / name).is_dir():
+            raise InputError(f"{text!r} has not been made here yet.", fix=f"Make it: optistack model fetch {name}")
         return str(models_dir() / name)
     expanded = _expand(text)
     if expanded != text or text.startswith((".", "/", "~")) or (base / text).exists():

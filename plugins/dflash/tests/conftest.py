@@ -65,7 +65,6 @@ class Bench:
     workload: WorkloadSection = field(default_factory=WorkloadSection)
     options: dict[str, Any] = field(default_factory=dict)
     others: list[Settings | Serving] = field(default_factory=list)
-    engine_args: tuple[str, ...] = ()
 
     @property
     def draft_folder(self) -> Path:
@@ -86,7 +85,6 @@ class Bench:
             model=ModelSection(checkpoint=str(self.folder / "target")),
             parallel=self.parallel,
             workload=self.workload,
-            engine_args=self.engine_args,
         )
 
     def write(self, name: str, config: Mapping[str, Any]) -> Path:

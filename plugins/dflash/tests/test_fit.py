@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from optistack.errors import PlanRefusedError
-from optistack.facts import load_node
 from optistack.stack.spec import ParallelSection
 
 
@@ -101,29 +100,6 @@ def test_a_malformed_key_is_named(bench: Any, value: Any) -> None:
 def test_malformed_layers_are_named(bench: Any) -> None:
     bench.draft["dflash_config"] = {"target_layer_ids": ["a"], "mask_token_id": 1}
     assert "not a list of whole numbers" in refusal(bench)
-
-
-class TestRunner:
-    """vLLM without a GPU has only its V1 runner."""
-
-    @pytest.fixture
-    def cpu(self, bench: Any) -> Any:
-        bench.backend, bench.device, bench.node = "vllm", "cpu", load_node("cpu")
-        return bench
-
-    def test_a_plain_draft_is_welcome(self, cpu: Any) -> None:
-        assert cpu.resolve().speculation.method.value == "dflash"
-
-    def test_a_mixed_draft_is_refused_by_a_rule_that_may_drop_the_plugin(self, cpu: Any) -> None:
-        cpu.draft.update(layer_types=["full_attention", "sliding_attention"], sliding_window=512)
-        with pytest.raises(PlanRefusedError, match="mixes windowed and full") as caught:
-            cpu.resolve()
-        assert caught.value.rule == "dflash-vllm-cpu-runner"
-        assert caught.value.plugin == "dflash"
-
-    def test_a_dflash2_draft_is_refused(self, cpu: Any) -> None:
-        cpu.draft["architectures"] = ["DFlash2DraftModel"]
-        assert "DFlash2DraftModel" in refusal(cpu)
 
 
 class TestProjection:

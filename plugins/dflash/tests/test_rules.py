@@ -8,8 +8,9 @@ import pytest
 
 from optistack.facts import load_node
 from optistack.launch import LaunchArgument
+from optistack.plugin import Domain
 from optistack.rules import Severity
-from optistack.settings import KVLayout, Serving, choose, suggest
+from optistack.settings import Serving, choose
 from optistack.stack.spec import ParallelSection, WorkloadSection
 
 
@@ -25,22 +26,14 @@ def test_a_step_is_priced_at_the_workloads_concurrency(bench: Any) -> None:
     assert "5 x 8 = 40 tokens" in bench.findings()["dflash-step-cost"].message
 
 
-@pytest.mark.parametrize("flag", ["--speculative-use-rejection-sampling", "--speculative-adaptive"])
-def test_sglangs_ignored_sampling_flags(bench: Any, flag: str) -> None:
-    rule = "dflash-sglang-sampling-flags"
+@pytest.mark.parametrize("flag", ["--speculative-use-block-verification", "--speculative-adaptive"])
+def test_flags_that_change_nothing(bench: Any, flag: str) -> None:
+    rule = "dflash-sglang-no-effect"
     assert rule not in bench.findings()
-    assert flag in bench.findings(arguments=(LaunchArgument(flag=flag, source="x"),))[rule].message
-    bench.engine_args = (f"{flag}=true",)
-    assert bench.findings()[rule].severity is Severity.SILENT
+    arguments = (LaunchArgument(flag=flag, source="stack"),)
+    assert flag in bench.findings(arguments=arguments)[rule].message
     bench.backend = "vllm"
-    assert rule not in bench.findings()
-
-
-def test_block_verification_has_no_effect(bench: Any) -> None:
-    rule = "dflash-sglang-block-verification"
-    assert rule not in bench.findings()
-    bench.engine_args = ("--speculative-use-block-verification",)
-    assert rule in bench.findings()
+    assert rule not in bench.findings(arguments=arguments)
 
 
 def test_refused_request_fields_are_named_for_each_engine(bench: Any) -> None:
@@ -51,24 +44,45 @@ def test_refused_request_fields_are_named_for_each_engine(bench: Any) -> None:
     assert "min_p" in bench.findings()["dflash-vllm-sampling-parameters"].message
 
 
-class TestFp8DraftKv:
-    RULE = "dflash-vllm-fp8-draft-kv"
+class TestVllmOnCpu:
+    """vLLM without a GPU has only its V1 runner."""
 
-    def test_it_is_degraded_on_blackwell(self, make_bench: Any) -> None:
-        bench = make_bench(backend="vllm", others=[KVLayout(draft_dtype=choose("fp8_e4m3"))])
-        assert bench.findings()[self.RULE].severity is Severity.DEGRADED
+    @pytest.fixture
+    def cpu(self, make_bench: Any) -> Any:
+        return make_bench(backend="vllm", version="0.32.0", device="cpu", node=load_node("cpu"))
 
-    def test_a_draft_that_follows_the_target_is_meant_too(self, make_bench: Any) -> None:
-        bench = make_bench(backend="vllm", others=[KVLayout(dtype=choose("fp8_e4m3"))])
-        assert self.RULE in bench.findings()
+    def test_a_plain_draft_is_welcome(self, cpu: Any) -> None:
+        assert "dflash-vllm-cpu-runner" not in cpu.findings()
 
-    def test_a_bfloat16_draft_beside_fp8_is_fine(self, make_bench: Any) -> None:
-        layout = KVLayout(dtype=choose("fp8_e4m3"), draft_dtype=choose("bfloat16"))
-        assert self.RULE not in make_bench(backend="vllm", others=[layout]).findings()
+    @pytest.mark.parametrize(
+        ("change", "what"),
+        [
+            (
+                {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 512},
+                "mixes windowed and full",
+            ),
+            ({"architectures": ["DFlash2DraftModel"]}, "DFlash2DraftModel"),
+        ],
+    )
+    def test_other_drafts_are_refused_or_dropped(self, cpu: Any, change: dict[str, Any], what: str) -> None:
+        cpu.draft.update(change)
+        finding = cpu.findings()["dflash-vllm-cpu-runner"]
+        assert (finding.severity, finding.domain) == (Severity.ERROR, Domain.SPECULATION)
+        assert what in finding.message
 
-    def test_hopper_is_fine(self, make_bench: Any) -> None:
-        layout = KVLayout(dtype=choose("fp8_e4m3"))
-        assert self.RULE not in make_bench(backend="vllm", others=[layout], node=load_node("h200x4")).findings()
+    def test_a_gpu_takes_them(self, make_bench: Any) -> None:
+        bench = make_bench(backend="vllm")
+        bench.draft["architectures"] = ["DFlash2DraftModel"]
+        assert "dflash-vllm-cpu-runner" not in bench.findings()
+
+    def test_a_draft_that_is_elsewhere_is_not_judged(self, cpu: Any) -> None:
+        config = cpu.write("elsewhere", {**cpu.draft, "architectures": ["DFlash2DraftModel"]}) / "config.json"
+        assert "dflash-vllm-cpu-runner" not in cpu.findings(draft="some/draft", draft_config=str(config))
+
+    def test_sampling_is_warned_of(self, cpu: Any) -> None:
+        assert "temperature" in cpu.findings()["dflash-vllm-cpu-sampling"].message
+        cpu.device = "cuda"
+        assert "dflash-vllm-cpu-sampling" not in cpu.findings()
 
 
 def test_quantizing_the_draft_is_degraded(bench: Any) -> None:
@@ -103,34 +117,8 @@ class TestAdmissionDelay:
     def test_the_flag_answers_it(self, bench: Any) -> None:
         bench.others = [Serving(max_running_requests=choose(10))]
         bench.workload = WorkloadSection(concurrency=10)
-        bench.engine_args = ("--min-free-slots-delay", "1")
-        assert self.RULE not in bench.findings()
-
-
-def test_data_parallel_attention_needs_the_split_head(bench: Any) -> None:
-    rule = "dflash-sglang-attention-data"
-    assert rule not in bench.findings()
-    bench.parallel = ParallelSection(tensor=4, attention_data=4)
-    assert bench.findings()[rule].severity is Severity.ERROR
-    bench.engine_args = ("--enable-dp-lm-head",)
-    assert rule not in bench.findings()
-
-
-@pytest.mark.parametrize(
-    ("version", "running", "fires"), [("0.26.0", 1000, True), ("0.26.0", 10, False), ("0.32.0", 1000, False)]
-)
-def test_draft_slots_eat_vllms_prefill_budget(make_bench: Any, version: str, running: int, fires: bool) -> None:
-    serving = Serving(max_running_requests=choose(running), chunked_prefill_tokens=suggest(8192))
-    bench = make_bench(backend="vllm", version=version, others=[serving])
-    assert ("dflash-vllm-prefill-budget" in bench.findings()) is fires
-
-
-@pytest.mark.parametrize(("version", "fires"), [("0.26.0", True), ("0.32.0", True), ("0.33.0", False)])
-def test_the_last_cached_block_is_lost_before_0_33(make_bench: Any, version: str, fires: bool) -> None:
-    bench = make_bench(backend="vllm", version=version)
-    assert ("dflash-vllm-last-block" in bench.findings()) is fires
-    bench.others = [Serving(prefix_caching=choose(False))]
-    assert "dflash-vllm-last-block" not in bench.findings()
+        flag = LaunchArgument(flag="--min-free-slots-delay", value="1", source="stack")
+        assert self.RULE not in bench.findings(arguments=(flag,))
 
 
 def test_the_reported_collapse_is_noted_for_several_gpus(make_bench: Any) -> None:

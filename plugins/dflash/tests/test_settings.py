@@ -126,10 +126,6 @@ class TestWindow:
         with pytest.raises(PlanRefusedError, match="draft_window_tokens = 4 is not at least 8"):
             bench.resolve(draft_window_tokens=4)
 
-    def test_vllm_has_no_word_for_it(self, make_bench: Any) -> None:
-        with pytest.raises(PlanRefusedError, match="draft_window_tokens would be lost"):
-            make_bench(backend="vllm").resolve(draft_window_tokens=512)
-
 
 class TestCharges:
     """The draft here: fc 64 x 192, and per layer 64x64 q and o, 64x32 k and v, three 64x128, norms; BF16."""

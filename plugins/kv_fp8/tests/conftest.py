@@ -13,11 +13,10 @@ import optistack_kv_fp8
 from optistack.context import EngineFacts, PlanContext
 from optistack.facts.checkpoint import load_model
 from optistack.facts.model import ModelFacts
-from optistack.facts.node import NodeFacts
-from optistack.facts.presets import load_node
+from optistack.facts.node import NodeFacts, load_node
 from optistack.host import Host
 from optistack.launch import Launch
-from optistack.memory import BudgetRequest, Placement, budget
+from optistack.memory import BudgetRequest, budget
 from optistack.plan.plan import FlagCheck, Plan, PluginUse
 from optistack.resolve import parse_options, resolve
 from optistack.rules import Finding, RuleContext, evaluate
@@ -81,7 +80,7 @@ class World:
         sizes = BudgetRequest(
             model=self.model,
             node=self.node,
-            placement=Placement(tensor_parallel=self.parallel.tensor),
+            tensor_parallel=self.parallel.tensor,
             kv_dtype=str(stack.kv.dtype.value),
             charges=self.charges,
         )

@@ -58,11 +58,9 @@ def test_scales_that_the_checkpoint_does_not_have_are_refused(world: Any) -> Non
         world.having(kv_scales=False).asking(scales="checkpoint").resolve()
 
 
-def test_a_scales_file_must_be_absolute(world: Any) -> None:
+def test_a_scales_file_takes_the_place_of_scales(world: Any) -> None:
     kv = world.asking(scales_file="/models/scales.json").resolve().kv
     assert (kv.scales.value, kv.scales_file.value) == ("file", "/models/scales.json")
-    with pytest.raises(InputError, match="scales_file of plugin kv-fp8.*absolute"):
-        world.asking(scales_file="scales.json").resolve()
 
 
 def test_an_unknown_option_or_word_is_refused(world: Any) -> None:
@@ -87,6 +85,13 @@ def test_mla_kernels_that_read_fp8_are_the_only_ones_allowed(world: Any) -> None
     assert set(allowed(vllm.on("h200x8"))) == {"FLASHMLA", "TRITON_MLA"}
     assert allowed(vllm.on("b200x4", sm=120)) == ("TRITON_MLA",)
     assert allowed(vllm.asking(dtype="fp8_e5m2")) == ()  # there is none: the rule refuses
+
+
+def test_e5m2_gets_the_kernels_that_read_it_on_sglang(world: Any) -> None:
+    backend = world.asking(dtype="fp8_e5m2").resolve().serving.attention_backend
+    assert (backend.value, backend.default) == ("triton", True)
+    with pytest.raises(PlanRefusedError, match="trtllm_mla is not .*triton"):
+        world.asking(dtype="fp8_e5m2").attending("trtllm_mla").resolve()
 
 
 def test_cutlass_mla_is_allowed_only_with_unit_scales(world: Any) -> None:

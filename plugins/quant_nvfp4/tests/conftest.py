@@ -13,11 +13,10 @@ import optistack_quant_nvfp4
 from optistack.context import EngineFacts, PlanContext
 from optistack.facts.checkpoint import load_model
 from optistack.facts.model import ModelFacts
-from optistack.facts.node import NodeFacts
-from optistack.facts.presets import load_node
+from optistack.facts.node import NodeFacts, load_node
 from optistack.host import Host
 from optistack.launch import Launch, LaunchArgument
-from optistack.memory import BudgetRequest, Placement, budget
+from optistack.memory import BudgetRequest, EngineReserves, budget
 from optistack.plan.plan import FlagCheck, Plan, PluginUse
 from optistack.resolve import parse_options, resolve
 from optistack.rules import Finding, RuleContext, evaluate
@@ -80,8 +79,9 @@ class World:
         sizes = BudgetRequest(
             model=self.model,
             node=self.node,
-            placement=Placement(tensor_parallel=self.parallel.tensor, absorbed_mla_copies=True),
+            tensor_parallel=self.parallel.tensor,
             kv_dtype="fp8_e4m3",
+            reserves=EngineReserves(absorbed_mla_copies=True),
         )
         return Plan(
             optistack_version="0.1.0",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -25,10 +26,6 @@ CASES: dict[str, tuple[Change, Change]] = {
         lambda world, made: world.of(made.modelopt("W4A16_NVFP4")),
         lambda world, made: world,
     ),
-    "sglang-quantization-contradicts": (
-        lambda world, made: world.saying("--quantization=fp8"),
-        lambda world, made: world.saying("--quantization=modelopt_fp4"),
-    ),
     "vllm-quantization-ignored": (
         lambda world, made: world.by("vllm").saying("-q=fp8"),
         lambda world, made: world.by("vllm").saying("-q=modelopt_fp4"),
@@ -42,18 +39,6 @@ CASES: dict[str, tuple[Change, Change]] = {
         lambda world, made: world.saying(
             "--quantization=modelopt_fp4", DRAFT, "--speculative-draft-model-quantization=unquant"
         ),
-    ),
-    "sglang-compressed-tensors-moe-auto": (
-        lambda world, made: world.of(made.compressed_tensors()).asking(moe_backend="auto"),
-        lambda world, made: world.of(made.compressed_tensors()),
-    ),
-    "sglang-compressed-tensors-moe-asserts": (
-        lambda world, made: world.of(made.compressed_tensors()).asking(moe_backend="flashinfer_cutlass"),
-        lambda world, made: world.asking(moe_backend="flashinfer_cutlass"),
-    ),
-    "sglang-compressed-tensors-moe-weight-only": (
-        lambda world, made: world.of(made.compressed_tensors()).on("h200x8").by("sglang", "0.5.21"),
-        lambda world, made: world.of(made.compressed_tensors()).on("h200x8"),
     ),
     "sglang-nvfp4-moe-runner": (
         lambda world, made: world.asking(moe_backend="triton"),
@@ -111,10 +96,15 @@ def test_a_rule_holds_for_pre_releases_of_its_range(world: Any) -> None:
 
 
 def test_messages_name_what_was_found(world: Any, checkpoints: Any) -> None:
-    asked = world.saying("--quantization=fp8").findings()["sglang-quantization-contradicts"]
+    asked = world.by("vllm").saying("--quantization=fp8").findings()["vllm-quantization-ignored"]
     assert "--quantization fp8 is asked and the checkpoint is modelopt_fp4" in asked.message
-    mixed = checkpoints.modelopt(
-        "MIXED_PRECISION", quantized_layers={"model.layers.1.mlp.experts": {"quant_algo": "NVFP4"}}
-    )
-    said = world.of(mixed).saying("--quantization=modelopt_mixed")
-    assert "sglang-quantization-contradicts" not in said.findings()
+    layers = {"model.layers.1.mlp.experts": {"quant_algo": "NVFP4"}}
+    mixed = world.by("vllm").of(checkpoints.modelopt("MIXED_PRECISION", quantized_layers=layers))
+    assert "vllm-quantization-ignored" not in mixed.saying("--quantization=modelopt_mixed").findings()
+
+
+@pytest.mark.parametrize("adapter", ["sglang", "vllm"])
+def test_ids_are_not_those_of_an_adapter(adapter: str) -> None:
+    backend = import_module(f"optistack_adapters.{adapter}").backend
+    mine = {rule.id for rule in optistack_quant_nvfp4.optistack_rules()}
+    assert not mine & {rule.id for rule in backend.rules()}

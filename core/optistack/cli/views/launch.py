@@ -7,27 +7,41 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from optistack.cli.views.common import because, columns, heading, indented, joined
+from optistack.cli.views.common import Entries, columns, heading, indented, reason
 from optistack.launch import Launch, LaunchArgument, LaunchFile, LaunchVariable
 from optistack.plan.plan import FlagCheck, Plan
 
+Part = LaunchArgument | LaunchVariable | LaunchFile
+
 
 def launch_view(plan: Plan, *, wide: bool) -> Iterator[RenderableType]:
-    """The first replica's launch in full; of the others what differs: the GPUs."""
+    """The first replica's launch in full; of the others what differs: the GPUs.
+
+    A flag that carries a setting names it, for the reasons stand there; in a pipe they are repeated.
+    """
     launch = plan.launches[0]
     yield heading("Launch", f"{' '.join(('python', *launch.command))}{_place(plan)}")
-    table = columns(None if wide else 44, None, None if wide else 100)
-    for argument in launch.arguments:
-        word = Text.assemble((argument.flag, "bold"), f" {argument.value}" if argument.value is not None else "")
-        table.add_row(word, argument.source, _why(argument, wide=wide))
-    for variable in launch.variables:
-        word = Text.assemble((variable.name, "bold green"), f"={variable.value}")
-        table.add_row(word, variable.source, _why(variable, wide=wide))
-    for file in launch.files:
-        word = Text.assemble((file.name, "bold magenta"), f" {len(file.content.encode()):,} bytes")
-        table.add_row(word, file.source, _why(file, wide=wide))
-    yield indented(table)
-    yield _checked(plan.flag_check, launch)
+    parts: list[Part] = [*launch.arguments, *launch.variables, *launch.files]
+    if wide:
+        entries = Entries(wide=True)
+        for part in parts:
+            reasons = [reason(part.setting, part.why, reference=part.reference)]
+            entries.add([_word(part), Text(part.source, "cyan")], reasons)
+        yield from entries.render()
+    else:
+        table = columns(50, None, 100)
+        for part in parts:
+            table.add_row(_word(part), Text(part.source, "cyan"), reason(part.setting or part.why))
+        yield indented(table)
+    yield indented(_checked(plan.flag_check, launch))
+
+
+def _word(part: Part) -> Text:
+    if isinstance(part, LaunchArgument):
+        return Text.assemble((part.flag, "bold"), f" {part.value}" if part.value is not None else "")
+    if isinstance(part, LaunchVariable):
+        return Text.assemble((part.name, "bold green"), f"={part.value}")
+    return Text.assemble((part.name, "bold magenta"), f" {len(part.content.encode()):,} bytes")
 
 
 def _place(plan: Plan) -> str:
@@ -47,15 +61,9 @@ def _gpus(launch: Launch) -> str:
     )
 
 
-def _why(part: LaunchArgument | LaunchVariable | LaunchFile, *, wide: bool) -> Text:
-    reason = joined([part.setting, part.why], ": ")
-    return because(reason, part.reference, wide=wide)
-
-
 def _checked(check: FlagCheck, launch: Launch) -> Text:
     if not check.against:
-        text = f"  Flags are not checked: {launch.backend} {launch.version} is not installed here."
-        return Text(text, style="dim")
+        return Text(f"Flags are not checked: {launch.backend} {launch.version} is not installed here.", style="dim")
     if check.problems:
-        return Text("\n".join(f"  {problem}" for problem in check.problems), style="bold red")
-    return Text(f"  Every flag is known to {check.against}.", style="dim")
+        return Text("\n".join(check.problems), style="bold red")
+    return Text(f"Every flag is known to {check.against}.", style="dim")

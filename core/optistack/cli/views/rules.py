@@ -7,39 +7,38 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from optistack.cli.views.common import SEVERITY_STYLES, columns, heading, indented, joined
+from optistack.cli.views.common import SEVERITY_STYLES, Entries, heading, reason
 from optistack.plan.plan import Plan
-from optistack.rules import Finding
 
 
 def rules_view(plan: Plan, *, wide: bool) -> Iterator[RenderableType]:
     if plan.dropped:
         yield heading("Left out", "because of --allow-degraded")
-        table = columns(None, None, None if wide else 100)
+        entries = Entries(wide=wide)
         for dropped in plan.dropped:
-            table.add_row(dropped.plugin, dropped.rule, dropped.message)
-        yield indented(table)
+            entries.add([Text(dropped.plugin, "bold"), dropped.rule], [Text(dropped.message)])
+        yield from entries.render()
     if plan.findings:
         yield heading("Rules that fired", "`optistack explain RULE` tells more")
-        table = columns(None, None if wide else 36, None if wide else 100)
+        entries = Entries(wide=wide)
         for finding in plan.findings:
-            severity = Text(finding.severity.value, style=SEVERITY_STYLES[finding.severity])
-            table.add_row(severity, finding.rule, _told(finding, wide=wide))
-        yield indented(table)
+            cells = [Text(finding.severity.value, SEVERITY_STYLES[finding.severity]), Text(finding.rule, "bold")]
+            fix = f" Fix: {finding.fix}" if finding.fix else ""
+            known = reason(f"{finding.evidence.value}, by {finding.source}", finding.upstream)
+            entries.add(cells, [Text.assemble(finding.message, (fix, "cyan")), known])
+        yield from entries.render()
 
 
-def _told(finding: Finding, *, wide: bool) -> Text:
-    how = joined([finding.evidence.value, finding.upstream])
-    gap = "  " if wide else "\n"
-    fix = f"{gap}Fix: {finding.fix}" if finding.fix else ""
-    return Text.assemble(finding.message, (fix, "cyan"), (f"{gap}{how}", "dim"))
+def degraded_hint(droppable: bool) -> str:
+    """What ``--allow-degraded`` would do about a refusal, where it would do something."""
+    return " Or leave the plugin out with --allow-degraded." if droppable else ""
 
 
 def refusal(plan: Plan) -> tuple[str, str]:
     """Why a refused plan is refused, and the fix: the first reason of the kind that explains the others."""
     if plan.errors:
         first = plan.errors[0]
-        return f"{first.message} (rule {first.rule})", first.fix
+        return f"{first.message} (rule {first.rule})", f"{first.fix}{degraded_hint(first.domain is not None)}".strip()
     if not plan.budget.feasible:
         return f"The stack does not fit: {plan.budget.reason}", "Use more or larger GPUs, or a smaller KV dtype."
     problems = plan.flag_check.problems

@@ -10,10 +10,15 @@ class DFlashOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    draft: str = Field(min_length=1, description="The draft's checkpoint: a folder, or a hub id such as org/name.")
+    draft: str = Field(
+        min_length=1,
+        description="The draft's checkpoint: a folder, a hub id such as org/name, or cache:NAME.",
+        json_schema_extra={"path": "checkpoint"},
+    )
     draft_config: str | None = Field(
         None,
         description="A folder or config.json of the draft, to plan from where its checkpoint is not on this machine.",
+        json_schema_extra={"path": True},
     )
     num_draft_tokens: int | None = Field(
         None, ge=1, description="Tokens proposed in each step, the bonus token not counted. Default: block_size - 1."

@@ -1,15 +1,41 @@
-"""What is known about DFlash beside other settings. Facts of the draft itself are checked in draft.py."""
+"""What is known about DFlash beside other settings, whatever adapter says what about its own flags.
+
+Facts of the draft itself are checked in draft.py, while the stack is resolved.
+"""
 
 from __future__ import annotations
 
+from optistack.errors import OptistackError
+from optistack.facts import load_model
+from optistack.plugin import Domain
 from optistack.rules import Evidence, Rule, RuleContext, Severity
+from optistack_dflash.draft import read_draft
 
 METHOD = "dflash"
-QUANTIZED = ("nvfp4", "fp8", "int4", "int8", "mxfp4", "mixed")
+PLAIN = ("bf16", "fp16", "fp32", None)
+DELAY_FROM_REQUESTS = 8
 
 
 def _drafting(context: RuleContext) -> bool:
     return context.stack.speculation.method.value == METHOD
+
+
+def _on_vllm_cpu(context: RuleContext) -> bool:
+    return _drafting(context) and context.engine.device == "cpu"
+
+
+def _needs_v2_runner(context: RuleContext) -> str | None:
+    """What of the draft vLLM's V1 runner lacks, which is the only one without Triton; None where it is not here."""
+    reference = context.stack.speculation.draft_checkpoint.value
+    if not _on_vllm_cpu(context) or reference is None:
+        return None
+    try:
+        draft = read_draft(load_model(reference))
+    except OptistackError:
+        return None
+    if draft.facts.architecture.startswith(("DFlash2", "LiLiCorr")):
+        return f"is a {draft.facts.architecture}"
+    return "mixes windowed and full attention" if draft.mixed else None
 
 
 def _shorter_block(context: RuleContext) -> str | None:
@@ -27,26 +53,9 @@ def _step_cost(context: RuleContext) -> str | None:
     return f"{concurrency} x {tokens + 1} = {concurrency * (tokens + 1)} tokens"
 
 
-def _launched(context: RuleContext, *flags: str) -> str | None:
-    """The first of ``flags`` that the launch has, in our arguments or the user's own."""
-    own = {argument.split("=")[0] for argument in context.spec.engine_args}
-    return next((flag for flag in flags if context.launch.has(flag) or flag in own), None)
-
-
-def _ignored_sampling(context: RuleContext) -> str | None:
-    if not _drafting(context):
-        return None
-    return _launched(context, "--speculative-use-rejection-sampling", "--speculative-adaptive")
-
-
 def _no_effect(context: RuleContext) -> str | None:
-    return _launched(context, "--speculative-use-block-verification") if _drafting(context) else None
-
-
-def _fp8_draft_kv(context: RuleContext) -> str | None:
-    kv = context.stack.kv
-    dtype = kv.draft_dtype.value or kv.dtype.value
-    return dtype if _drafting(context) and dtype is not None and dtype.startswith("fp8") else None
+    flags = ("--speculative-use-block-verification", "--speculative-adaptive")
+    return next((flag for flag in flags if context.launch.has(flag)), None) if _drafting(context) else None
 
 
 def _quantized_draft(context: RuleContext) -> str | None:
@@ -56,44 +65,49 @@ def _quantized_draft(context: RuleContext) -> str | None:
 
 def _quantized_head(context: RuleContext) -> str | None:
     word = context.model.precision_of("head")
-    return word if _drafting(context) and word in QUANTIZED else None
+    return word if _drafting(context) and word not in PLAIN else None
 
 
 def _held_back(context: RuleContext) -> str | None:
-    """SGLang admits prompts only while so many request slots are free (managers/min_free_slots_delayer.py)."""
+    """SGLang admits a prompt beside running ones only while so many request slots are free."""
     running = context.stack.serving.max_running_requests.value
-    if not _drafting(context) or running is None or running < 8 or _launched(context, "--min-free-slots-delay"):
+    if not _drafting(context) or running is None or running < DELAY_FROM_REQUESTS:
         return None
     free = min(4, max(2, (running + 5) // 6))
-    if context.spec.workload.concurrency <= running - free + 1:
-        return None
-    return f"{free} of {running}"
-
-
-def _small_budget(context: RuleContext) -> str | None:
-    stack = context.stack
-    tokens, running = stack.speculation.num_draft_tokens.value, stack.serving.max_running_requests.value
-    budget = stack.serving.chunked_prefill_tokens.value or context.engine.trait("default_prefill_tokens")
-    if not _drafting(context) or tokens is None or running is None or budget is None:
-        return None
-    left = budget - (tokens - 1) * running
-    return f"{left} of {budget}" if left < budget // 2 else None
-
-
-def _without_lm_head(context: RuleContext) -> bool:
-    spread = context.spec.parallel.attention_data > 1
-    return _drafting(context) and spread and _launched(context, "--enable-dp-lm-head") is None
-
-
-def _prefix_caching(context: RuleContext) -> bool:
-    return _drafting(context) and context.stack.serving.prefix_caching.value is not False
+    answered = context.launch.has("--min-free-slots-delay")
+    fits = context.spec.workload.concurrency - 1 <= running - free
+    return None if answered or fits else f"{free} of {running}"
 
 
 def _prefix_caching_over_gpus(context: RuleContext) -> bool:
-    return _prefix_caching(context) and context.engine.device == "cuda" and context.spec.parallel.tensor > 1
+    caching = context.stack.serving.prefix_caching.value is not False
+    return _drafting(context) and caching and context.engine.device == "cuda" and context.spec.parallel.tensor > 1
 
 
 RULES = (
+    Rule(
+        id="dflash-vllm-cpu-runner",
+        severity=Severity.ERROR,
+        backends=("vllm",),
+        domain=Domain.SPECULATION,
+        fires=_needs_v2_runner,
+        message="The draft {detail}, which needs vLLM's V2 model runner, and that runner needs a GPU.",
+        fix="Use a plain DFlash draft here, or leave dflash out with --allow-degraded.",
+        upstream="vllm 0.32 config/vllm.py:2955, vllm 0.33 config/vllm.py:3089",
+    ),
+    Rule(
+        id="dflash-vllm-cpu-sampling",
+        severity=Severity.DEGRADED,
+        backends=("vllm",),
+        versions="==0.32.*",
+        fires=_on_vllm_cpu,
+        message="vLLM's CPU build speculates rightly for greedy requests only: at a temperature above 0 every rejected "
+        "draft was seen to be replaced by a token that the target would never pick (20 to 40 nat below its best), with "
+        "n-gram drafts too.",
+        fix="Send temperature 0 to this engine; a request that names none is sampled.",
+        upstream="seen with vllm-cpu 0.32.0",
+        evidence=Evidence.OBSERVED,
+    ),
     Rule(
         id="dflash-shorter-block",
         severity=Severity.DEGRADED,
@@ -114,21 +128,11 @@ RULES = (
         evidence=Evidence.REPORTED,
     ),
     Rule(
-        id="dflash-sglang-sampling-flags",
-        severity=Severity.SILENT,
-        backends=("sglang",),
-        fires=_ignored_sampling,
-        message="SGLang accepts {detail} beside DFlash and ignores it: only its EAGLE path reads it.",
-        fix="Leave the flag out.",
-        upstream="sglang 0.5.23 arg_groups/speculative_hook.py:287",
-        evidence=Evidence.OBSERVED,
-    ),
-    Rule(
-        id="dflash-sglang-block-verification",
+        id="dflash-sglang-no-effect",
         severity=Severity.SILENT,
         backends=("sglang",),
         fires=_no_effect,
-        message="{detail} changes nothing for DFlash, whose drafts are greedy.",
+        message="{detail} changes nothing for DFlash: its drafts are greedy and of one length.",
         fix="Leave the flag out.",
         upstream="sglang 0.5.23 speculative/dflash_worker_v2.py:502",
     ),
@@ -149,17 +153,6 @@ RULES = (
         message="vLLM refuses requests with min_p or logit_bias while it speculates.",
         fix="Take these parameters out of clients' requests.",
         upstream="vllm 0.26 sampling_params.py:880, vllm 0.33 sampling_params.py:1195",
-    ),
-    Rule(
-        id="dflash-vllm-fp8-draft-kv",
-        severity=Severity.DEGRADED,
-        backends=("vllm",),
-        sm=(100, 103),
-        fires=_fp8_draft_kv,
-        message="The draft's KV is {detail}: on SM100 vLLM then needs FlashAttention 4 or falls to FlashInfer's path "
-        "for attention both ways, which has a history of crashes and wrong drafts.",
-        fix="Give the draft's KV bfloat16 (kv-fp8 option draft_dtype).",
-        upstream="https://github.com/vllm-project/vllm/pull/48787",
     ),
     Rule(
         id="dflash-quantized-draft",
@@ -192,41 +185,11 @@ RULES = (
         upstream="sglang 0.5.23 managers/min_free_slots_delayer.py",
     ),
     Rule(
-        id="dflash-sglang-attention-data",
-        severity=Severity.ERROR,
-        backends=("sglang",),
-        fires=_without_lm_head,
-        message="With data-parallel attention SGLang's DFlash needs the output head split the same way.",
-        fix="Add --enable-dp-lm-head to engine_args, or set parallel.attention_data to 1.",
-        upstream="sglang 0.5.23 arg_groups/speculative_hook.py:303",
-    ),
-    Rule(
-        id="dflash-vllm-prefill-budget",
-        severity=Severity.DEGRADED,
-        backends=("vllm",),
-        versions="<0.32",
-        fires=_small_budget,
-        message="Draft slots leave {detail} tokens of a pass for prefill: vLLM before 0.32 takes num_draft_tokens - 1 "
-        "for each request that may run.",
-        fix="Lower serving.max_running_requests or raise serving.chunked_prefill_tokens.",
-        upstream="vllm 0.26 config/vllm.py:1712",
-    ),
-    Rule(
-        id="dflash-vllm-last-block",
-        severity=Severity.DEGRADED,
-        backends=("vllm",),
-        versions="<0.33",
-        fires=_prefix_caching,
-        message="Each prefix hit loses its last cached block: vLLM before 0.33 treats DFlash like EAGLE there.",
-        fix="Use vLLM 0.33, or reckon with one block of prefill more a request.",
-        upstream="https://github.com/vllm-project/vllm/issues/54163",
-    ),
-    Rule(
         id="dflash-vllm-acceptance-with-prefix-cache",
         severity=Severity.NOTE,
         backends=("vllm",),
         fires=_prefix_caching_over_gpus,
-        message="DFlash's acceptance is reported to collapse with prefix caching on some multi-GPU nodes.",
+        message="DFlash's acceptance is reported to collapse with prefix caching on some nodes of several GPUs.",
         fix="Set the option min_acceptance_length, so that the receipt fails when it happens.",
         upstream="https://github.com/vllm-project/vllm/issues/47930",
         evidence=Evidence.REPORTED,

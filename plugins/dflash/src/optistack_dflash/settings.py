@@ -28,13 +28,11 @@ ENGINES_OWN_REQUESTS = {
 def decide(ctx: PlanContext) -> Speculation:
     """The speculation settings for the draft named in the options.
 
-    Raises PlanRefusedError when the draft does not fit the target or the engine's runner, InputError when it cannot be
-    read.
+    Raises PlanRefusedError when the draft does not fit the target, InputError when it cannot be read.
     """
     options: DFlashOptions = ctx.options
     draft = read_draft(ctx.load_model(options.draft, options.draft_config))
     check_fit(draft, ctx.model, tensor=ctx.parallel.tensor, backend=ctx.engine.backend)
-    _check_runner(ctx, draft)
     tokens = _num_draft_tokens(draft, options)
     return Speculation(
         method=choose("dflash", why="the draft is a DFlash draft", reference="https://github.com/z-lab/dflash"),
@@ -42,25 +40,10 @@ def decide(ctx: PlanContext) -> Speculation:
         num_draft_tokens=tokens,
         draft_quantization=_quantization(ctx, draft),
         draft_attention_backend=_attention_backend(ctx, draft),
-        draft_window_tokens=_window(ctx, tokens.value or 0),
+        draft_window_tokens=_window(options, tokens.value or 0),
         serving=_serving(ctx, draft, tokens.value or 0),
         charges=charges(ctx, draft),
     )
-
-
-def _check_runner(ctx: PlanContext, draft: Draft) -> None:
-    """vLLM's V1 runner, the only one without Triton, has one KV group and no candidate heads for a DFlash draft."""
-    if ctx.engine.backend != "vllm" or ctx.engine.device != "cpu":
-        return
-    what = "mixes windowed and full attention layers" if draft.mixed else ""
-    if draft.facts.architecture.startswith(("DFlash2", "LiLiCorr")):
-        what = f"is a {draft.facts.architecture}"
-    if what:
-        raise PlanRefusedError(
-            f"The draft {draft.name} {what}, which needs vLLM's V2 model runner, and that runner needs a GPU.",
-            fix="Use a plain DFlash draft here.",
-            rule="dflash-vllm-cpu-runner",
-        )
 
 
 def _num_draft_tokens(draft: Draft, options: DFlashOptions) -> Value[int]:
@@ -142,15 +125,9 @@ def _sglang_backend(ctx: PlanContext, draft: Draft, known: tuple[str, ...]) -> V
     )
 
 
-def _window(ctx: PlanContext, tokens: int) -> Value[int]:
-    options: DFlashOptions = ctx.options
+def _window(options: DFlashOptions, tokens: int) -> Value[int]:
     if options.draft_window_tokens is None:
         return Value()
-    if ctx.engine.backend == "vllm":
-        raise PlanRefusedError(
-            "vLLM takes a draft's window from the draft's own config only, so draft_window_tokens would be lost.",
-            fix="Leave draft_window_tokens out, or use SGLang.",
-        )
     return Value(
         value=options.draft_window_tokens,
         at_least=tokens + 1,

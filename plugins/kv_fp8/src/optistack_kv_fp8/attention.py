@@ -40,8 +40,11 @@ def attention_backends(engine: str, sm: int, model: ModelFacts, dtype: str, scal
     else:
         return UNSET
     if not words:
-        return UNSET
+        return UNSET  # the adapter's rule refuses it and says why
     kind = "MLA kernels" if mla else "attention kernels"
+    if engine == "sglang" and dtype == E5M2:
+        why = "SGLang's own MLA kernels on SM100 do not read fp8_e5m2, and flashinfer converts the pool each step"
+        return Value(value="triton", default=True, one_of=words, why=why, reference=reference)
     return constrain(one_of=words, why=f"the {kind} that read {dtype} KV on SM{sm}", reference=reference)
 
 

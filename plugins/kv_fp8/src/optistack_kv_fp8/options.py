@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Options(BaseModel):
@@ -28,13 +27,6 @@ class Options(BaseModel):
     )
     scales_file: str | None = Field(
         None,
-        description="Absolute path of a JSON file with KV scales, on the engine's machine (SGLang only). "
-        "Takes the place of scales.",
+        description="A JSON file with KV scales, on the engine's machine (SGLang only). Takes the place of scales.",
+        json_schema_extra={"path": True},
     )
-
-    @field_validator("scales_file")
-    @classmethod
-    def _absolute(cls, path: str | None) -> str | None:
-        if path is not None and not PurePosixPath(path).is_absolute():
-            raise ValueError(f"{path!r} must be an absolute path, since the engine has another working folder")
-        return path

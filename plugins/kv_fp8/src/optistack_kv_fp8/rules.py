@@ -1,11 +1,13 @@
-"""What is known about FP8 KV on the engines. File names are of SGLang 0.5.23 and vLLM 0.33.0."""
+"""What is known about FP8 KV beside what the adapters know of their engines' dtypes and kernels.
+
+File names are of SGLang 0.5.23 and vLLM 0.33.0.
+"""
 
 from __future__ import annotations
 
 from optistack.plugin import Domain
 from optistack.rules import Evidence, Rule, Severity
 from optistack_kv_fp8 import predicates
-from optistack_kv_fp8.attention import DATACENTER_BLACKWELL
 
 RULES: tuple[Rule, ...] = (
     # Devices
@@ -17,36 +19,6 @@ RULES: tuple[Rule, ...] = (
         upstream="the adapter's kv_dtypes",
         domain=Domain.KV,
         fires=predicates.not_on_device,
-    ),
-    Rule(
-        id="vllm-cpu-mla-fp8-kv",
-        severity=Severity.ERROR,
-        message="vLLM's MLA kernel for CPUs reads KV of the model's own dtype only.",
-        fix="Take kv-fp8 out of the stack (--allow-degraded drops it).",
-        upstream="vllm v1/attention/backends/mla/cpu_mla.py supported_kv_cache_dtypes",
-        backends=("vllm",),
-        domain=Domain.KV,
-        fires=predicates.cpu_mla,
-    ),
-    Rule(
-        id="vllm-cpu-fp8-kv-head-size",
-        severity=Severity.ERROR,
-        message="vLLM's FP8 KV on CPUs needs a head size that 32 divides, and this model's is {detail}.",
-        fix="Take kv-fp8 out of the stack (--allow-degraded drops it).",
-        upstream="vllm v1/attention/backends/cpu_attn.py _get_attn_isa",
-        backends=("vllm",),
-        domain=Domain.KV,
-        fires=predicates.vllm_cpu_head,
-    ),
-    Rule(
-        id="sglang-cpu-e5m2-kv",
-        severity=Severity.ERROR,
-        message="SGLang has no fp8_e5m2 KV on a CPU.",
-        fix="Set option dtype of kv-fp8 to fp8_e4m3.",
-        upstream="sglang mem_cache/kv_cache_dtype.py",
-        backends=("sglang",),
-        domain=Domain.KV,
-        fires=predicates.sglang_cpu_e5m2,
     ),
     # Scales
     Rule(
@@ -93,53 +65,6 @@ RULES: tuple[Rule, ...] = (
         backends=("sglang",),
         fires=predicates.sglang_mla_scales_file,
     ),
-    Rule(
-        id="vllm-scales-file",
-        severity=Severity.ERROR,
-        message="vLLM takes KV scales from the checkpoint only.",
-        fix="Leave option scales_file of kv-fp8 out.",
-        upstream="vllm layers/quantization/kv_cache.py",
-        backends=("vllm",),
-        fires=predicates.scales_file,
-    ),
-    # e5m2
-    Rule(
-        id="vllm-mla-e5m2-kv",
-        severity=Severity.ERROR,
-        message="vLLM has no MLA kernel that reads fp8_e5m2 KV.",
-        fix="Set option dtype of kv-fp8 to fp8_e4m3.",
-        upstream="vllm v1/attention/backends/mla supported_kv_cache_dtypes",
-        backends=("vllm",),
-        fires=predicates.vllm_mla_e5m2,
-    ),
-    Rule(
-        id="vllm-e5m2-kv-scales",
-        severity=Severity.ERROR,
-        message="vLLM refuses fp8_e5m2 KV with a checkpoint that has an FP8 KV scheme of its own.",
-        fix="Set option dtype of kv-fp8 to fp8_e4m3.",
-        upstream="vllm model_executor/layers/attention/attention.py",
-        backends=("vllm",),
-        fires=predicates.vllm_e5m2_scales,
-    ),
-    Rule(
-        id="sglang-mla-e5m2-kv",
-        severity=Severity.ERROR,
-        message="SGLang's {detail} attention reads fp8_e4m3 or BF16 KV.",
-        fix="Set option dtype of kv-fp8 to fp8_e4m3, or serving.attention_backend to triton.",
-        upstream="sglang arg_groups/overrides.py _mla_kv_cache_dtype_checks (decode; a prefill backend is not checked)",
-        evidence=Evidence.OBSERVED,
-        backends=("sglang",),
-        fires=predicates.sglang_mla_e5m2,
-    ),
-    Rule(
-        id="sglang-fa3-e5m2-kv",
-        severity=Severity.OVERRIDE,
-        message="With fp8_e5m2 KV SGLang takes Triton attention instead of fa3.",
-        fix="Set option dtype of kv-fp8 to fp8_e4m3.",
-        upstream="sglang arg_groups/overrides.py _attention_backend_fa3_fp8_fallback",
-        backends=("sglang",),
-        fires=predicates.sglang_fa3_e5m2,
-    ),
     # Kernels that read FP8 worse than one would think
     Rule(
         id="sglang-mla-kv-converted",
@@ -164,37 +89,6 @@ RULES: tuple[Rule, ...] = (
         fires=predicates.sglang_fa3_long,
     ),
     # Drafts
-    Rule(
-        id="sglang-draft-kv-follows-target",
-        severity=Severity.OVERRIDE,
-        message="This SGLang has no dtype for the draft's KV: it takes the target's and not {detail}.",
-        fix="Use SGLang 0.5.19 or newer, or set option draft_dtype of kv-fp8 to same.",
-        upstream="sglang 0.5.17 server_args.py has no --speculative-draft-kv-cache-dtype",
-        backends=("sglang",),
-        versions="<0.5.19",
-        fires=predicates.sglang_draft_follows,
-    ),
-    Rule(
-        id="sglang-fa4-draft-kv",
-        severity=Severity.OVERRIDE,
-        message="An fa4 DFlash draft cannot read FP8 KV: SGLang keeps its KV in the model's dtype.",
-        fix="Leave option draft_dtype of kv-fp8 at bfloat16, and plan with its bytes.",
-        upstream="sglang mem_cache/kv_cache_dtype.py configure_kv_cache_dtype",
-        backends=("sglang",),
-        fires=predicates.sglang_fa4_draft,
-    ),
-    Rule(
-        id="vllm-fp8-draft-kv",
-        severity=Severity.DEGRADED,
-        message="A DFlash draft attends without a causal mask, and few Blackwell kernels do that over FP8 KV: without "
-        "FlashAttention 4 it falls to FlashInfer.",
-        fix="Leave option draft_dtype of kv-fp8 at bfloat16.",
-        upstream="https://github.com/vllm-project/vllm/pull/48787",
-        evidence=Evidence.REPORTED,
-        backends=("vllm",),
-        sm=DATACENTER_BLACKWELL,
-        fires=predicates.vllm_fp8_draft,
-    ),
     Rule(
         id="vllm-draft-kv-model-dtype",
         severity=Severity.ERROR,

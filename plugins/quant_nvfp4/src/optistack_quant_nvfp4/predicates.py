@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from optistack.rules import RuleContext
 from optistack_quant_nvfp4 import kernels
-from optistack_quant_nvfp4.checkpoint import COMPRESSED_TENSORS, MODELOPT, engine_words, recognise
+from optistack_quant_nvfp4.checkpoint import MODELOPT, engine_words, recognise
 
 QUANTIZATION_FLAGS = ("--quantization", "-q")
 
@@ -57,25 +57,6 @@ def moe_word(context: RuleContext) -> str | None:
     planned = context.stack.quantization.moe_backend.value
     word = planned or flag_value(context, "--moe-runner-backend", "--moe-backend")
     return None if word == "auto" else word
-
-
-def compressed_tensors_auto(context: RuleContext) -> bool:
-    found = recognise(context.model)
-    w4a4 = found.experts and not found.weight_only and found.method == COMPRESSED_TENSORS
-    return w4a4 and moe_word(context) is None
-
-
-def compressed_tensors_asserts(context: RuleContext) -> str | None:
-    word = moe_word(context)
-    refused = ("flashinfer_cutlass", "flashinfer_cutedsl", "flashinfer_trtllm_routed")
-    return word if method(context) == COMPRESSED_TENSORS and word in refused else None
-
-
-def compressed_tensors_unsupported(context: RuleContext) -> str | None:
-    found = recognise(context.model)
-    if not (found.experts and found.method == COMPRESSED_TENSORS):
-        return None
-    return "their weights alone are quantized" if found.weight_only else no_fp4_cores(context)
 
 
 def modelopt_runner(context: RuleContext) -> str | None:

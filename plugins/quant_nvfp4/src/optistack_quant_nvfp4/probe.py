@@ -1,6 +1,6 @@
 """The live probe: the weights on the GPU take what an NVFP4 checkpoint takes.
 
-The word that an engine reports for its quantization can be wrong (rule ``sglang-quantization-contradicts``); the bytes
+The word that an engine reports for its quantization can be wrong (SGLang's repeats the command line); the bytes
 that loading took cannot.
 """
 

@@ -1,4 +1,7 @@
-"""What is known about NVFP4 on the engines. File names are of SGLang 0.5.23 and vLLM 0.33.0."""
+"""What is known about NVFP4 beside what the adapters know of their engines' quantization words.
+
+File names are of SGLang 0.5.23 and vLLM 0.33.0.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +36,6 @@ RULES: tuple[Rule, ...] = (
         fires=predicates.weight_only_checkpoint,
     ),
     Rule(
-        id="sglang-quantization-contradicts",
-        severity=Severity.ERROR,
-        message="{detail}: a ModelOpt checkpoint loads all the same, but the MoE kernels are picked by the wrong word "
-        "and /server_info repeats it; a compressed-tensors one does not load.",
-        fix="Take --quantization out: SGLang reads the checkpoint.",
-        upstream="sglang configs/model_config.py _verify_quantization",
-        evidence=Evidence.OBSERVED,
-        backends=("sglang",),
-        fires=predicates.contradiction,
-    ),
-    Rule(
         id="vllm-quantization-ignored",
         severity=Severity.OVERRIDE,
         message="{detail}: vLLM uses the checkpoint's.",
@@ -70,38 +62,6 @@ RULES: tuple[Rule, ...] = (
         evidence=Evidence.OBSERVED,
         backends=("sglang",),
         fires=predicates.draft_inherits,
-    ),
-    Rule(
-        id="sglang-compressed-tensors-moe-auto",
-        severity=Severity.DEGRADED,
-        message="SGLang runs compressed-tensors NVFP4 experts on CUTLASS kernels unless flashinfer_trtllm is named.",
-        fix="Leave option moe_backend of quant-nvfp4 alone, or set it to flashinfer_trtllm.",
-        upstream="sglang compressed_tensors_w4a4_nvfp4_moe.py use_flashinfer_trtllm",
-        evidence=Evidence.OBSERVED,
-        backends=("sglang",),
-        sm=kernels.DATACENTER_BLACKWELL,
-        fires=predicates.compressed_tensors_auto,
-    ),
-    Rule(
-        id="sglang-compressed-tensors-moe-asserts",
-        severity=Severity.ERROR,
-        message="SGLang refuses MoE runner {detail} with a compressed-tensors checkpoint.",
-        fix="Set option moe_backend of quant-nvfp4 to flashinfer_trtllm.",
-        upstream="sglang arg_groups/moe_hook.py handle_moe_kernel_config",
-        evidence=Evidence.OBSERVED,
-        backends=("sglang",),
-        fires=predicates.compressed_tensors_asserts,
-    ),
-    Rule(
-        id="sglang-compressed-tensors-moe-weight-only",
-        severity=Severity.ERROR,
-        message="This SGLang has no weight-only kernels for compressed-tensors NVFP4 experts ({detail}).",
-        fix="Use SGLang 0.5.23 or a ModelOpt checkpoint, which fall back to Marlin, or W4A4 on a Blackwell GPU.",
-        upstream="sglang 0.5.21 compressed_tensors_w4a4_nvfp4_moe.py CompressedTensorsW4A4Nvfp4MoE",
-        backends=("sglang",),
-        versions="<0.5.22",
-        domain=Domain.QUANTIZATION,
-        fires=predicates.compressed_tensors_unsupported,
     ),
     Rule(
         id="sglang-nvfp4-moe-runner",
