@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from optistack.errors import CheckFailedError, InputError
 from optistack.verify.endpoint import Endpoint
@@ -55,6 +55,9 @@ class Stream:
 
 class Client(Endpoint):
     """An ``Endpoint`` whose payloads stay raw, so that a client library cannot tidy a fault away."""
+
+    def __enter__(self) -> Self:
+        return self
 
     @cached_property
     def _served(self) -> str:

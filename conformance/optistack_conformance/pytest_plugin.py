@@ -121,6 +121,7 @@ def _result(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestR
         name = f"{group}/{item.name.removeprefix('test_').replace('_', '-')}"
         tier = tiers.get(group, 0)
         summary = (getattr(getattr(item, "function", None), "__doc__", "") or "").strip().split("\n\n")[0]
+    figures: list[Figure] = item.stash.get(FIGURES, [])
     outcome = {"passed": Outcome.PASS, "failed": Outcome.FAIL, "skipped": Outcome.SKIPPED}[report.outcome]
     return CaseResult(
         id=name,
@@ -128,7 +129,7 @@ def _result(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestR
         summary=" ".join(summary.split()),
         outcome=Outcome.INCONCLUSIVE if doubt else outcome,
         why=_why(call) or item.stash.get(SUMMARY, ""),
-        figures=tuple(item.stash.get(FIGURES, [])),
+        figures=tuple(figures),
         duration_s=call.duration,
     )
 

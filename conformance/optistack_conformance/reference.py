@@ -169,9 +169,7 @@ def open_reference(selection: Selection) -> Iterator[Reference | None]:
         yield None
 
 
-def _sequences(
-    client: Client, engine: EngineInfo, selection: Selection
-) -> tuple[tuple[Sequence, ...], float | None]:
+def _sequences(client: Client, engine: EngineInfo, selection: Selection) -> tuple[tuple[Sequence, ...], float | None]:
     try:
         scorer = Scorer(client, engine.name)
     except NotScoredError:

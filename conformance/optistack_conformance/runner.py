@@ -59,7 +59,8 @@ def check_installed() -> None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise InputError(
-            f"The conformance suite needs {', '.join(missing)}.", fix="Install it with: pip install 'optistack[conformance]'"
+            f"The conformance suite needs {', '.join(missing)}.",
+            fix="Run: pip install 'optistack[conformance]'",
         )
 
 

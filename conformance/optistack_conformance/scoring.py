@@ -40,7 +40,7 @@ class Position:
 
 
 class Scorer:
-    """Generates and scores on one server. ``engine`` is ``vllm`` or ``sglang``; another cannot score (NotScoredError)."""
+    """Generates and scores on one server. ``engine`` is ``vllm`` or ``sglang``; others cannot (NotScoredError)."""
 
     def __init__(self, client: Client, engine: str) -> None:
         if engine not in ("vllm", "sglang"):

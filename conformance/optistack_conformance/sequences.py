@@ -64,9 +64,7 @@ def fresh_prompts(scorer: Scorer, *, number: int, page_tokens: int | None, seed:
     raise CheckFailedError(f"{scorer.client.url} says that prompts it has never seen come from its cache.")
 
 
-def measure(
-    scorer: Scorer, prompts: Sequence[tuple[int, ...]], *, max_tokens: int, concurrency: int
-) -> list[Measured]:
+def measure(scorer: Scorer, prompts: Sequence[tuple[int, ...]], *, max_tokens: int, concurrency: int) -> list[Measured]:
     """Greedy generations, half of them alone and half in a batch, so that both batch shapes are in; then scored."""
     half = len(prompts) // 2
 

@@ -30,9 +30,10 @@ class ChatTemplate:
         config = folder / "tokenizer_config.json"
         self.config: dict[str, Any] = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
         file = folder / "chat_template.jinja"
-        self.source = file.read_text(encoding="utf-8") if file.is_file() else self.config.get("chat_template")
-        if not isinstance(self.source, str):
+        source = file.read_text(encoding="utf-8") if file.is_file() else self.config.get("chat_template")
+        if not isinstance(source, str):
             raise InputError(f"{folder} has no chat template.", fix="Leave the checkpoint out, or add the template.")
+        self.source = source
 
     @property
     def hash(self) -> str:

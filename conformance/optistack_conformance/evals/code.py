@@ -52,9 +52,9 @@ def items() -> list[Item]:
 
 def _item(number: int, head: str, body: str, test: str) -> Item:
     signature, doc = head.split("|")
-    stub = f'def {signature}:\n    """{doc}"""\n    '
-    name = signature.split("(")[0]
-    return Item(f"code/{number:02d}-{name}", SHOT + stub.rstrip(" "), f"    {body}\n", partial(_runs, stub.rstrip(" "), test), 48, STOP)
+    stub = f'def {signature}:\n    """{doc}"""\n'
+    name = f"code/{number:02d}-{signature.split('(')[0]}"
+    return Item(name, SHOT + stub, f"    {body}\n", partial(_runs, stub, test), 48, STOP)
 
 
 def _runs(stub: str, test: str, answer: str) -> bool:

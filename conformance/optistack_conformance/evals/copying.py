@@ -8,7 +8,7 @@ from optistack_conformance.evals.items import Item, seeded
 from optistack_conformance.evals.words import CITIES, COLOURS, NAMES, THINGS
 
 WORDS = (*NAMES, *CITIES, *COLOURS, *THINGS)
-SHOTS = "Line: red 17 Oslo lamp 4\nCopy: red 17 Oslo lamp 4\n\nLine: Kim 90 chair blue Rome\nCopy: Kim 90 chair blue Rome\n\n"
+SHOTS = "".join(f"Line: {line}\nCopy: {line}\n\n" for line in ("red 17 Oslo lamp 4", "Kim 90 chair blue Rome"))
 
 
 def items(number: int) -> list[Item]:
@@ -18,7 +18,9 @@ def items(number: int) -> list[Item]:
 def _item(index: int) -> Item:
     name = f"copying/{index:03d}"
     random = seeded(name)
-    words = [str(random.randint(10, 99)) if random.random() < 0.3 else random.choice(WORDS) for _ in range(4 + index % 6)]
+    words = [
+        str(random.randint(10, 99)) if random.random() < 0.3 else random.choice(WORDS) for _ in range(4 + index % 6)
+    ]
     line = " ".join(words)
     return Item(name, f"Copy each line.\n\n{SHOTS}Line: {line}\nCopy:", f" {line}", partial(_same, line), 40)
 

@@ -32,7 +32,8 @@ def _item(length: int, index: int, number: int) -> Item:
         for _ in range(count)
     ]
     sentences.insert(round((index - 0.5) / number * count), f"The secret code of the {place} is {code}.")
-    prompt = f"{' '.join(sentences)}\n\nQuestion: What is the secret code of the {place}?\nAnswer: The secret code of the {place} is"
+    question = f"Question: What is the secret code of the {place}?\nAnswer: The secret code of the {place} is"
+    prompt = f"{' '.join(sentences)}\n\n{question}"
     return Item(name, prompt, f" {code}.", partial(_is_code, code), 8, stop=("\n", "."), context_tokens=length)
 
 

@@ -30,9 +30,7 @@ def run_items(client: Client, items: Sequence[Item], *, concurrency: int) -> lis
 
     answers = client.parallel(ask, items, concurrency)
     # Code is run one by one, after the server is done: two cores are better not shared with it.
-    return [
-        Answer(item, text, item.check(text), tokens) for item, (text, tokens) in zip(items, answers, strict=True)
-    ]
+    return [Answer(item, text, item.check(text), tokens) for item, (text, tokens) in zip(items, answers, strict=True)]
 
 
 def passed(answers: Iterable[Answer]) -> dict[str, bool]:

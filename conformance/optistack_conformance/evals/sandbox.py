@@ -6,6 +6,7 @@ network. It is no wall against an attacker; run the suite in a container where t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 WALL_S = 10.0
-GUARD = '''
+GUARD = """
 import ctypes, resource, sys
 for limit, value in ((resource.RLIMIT_CPU, 2), (resource.RLIMIT_AS, 512 * 2**20), (resource.RLIMIT_FSIZE, 2**20),
                      (resource.RLIMIT_NOFILE, 32), (resource.RLIMIT_CORE, 0)):
@@ -23,7 +24,7 @@ for limit, value in ((resource.RLIMIT_CPU, 2), (resource.RLIMIT_AS, 512 * 2**20)
 ctypes.CDLL(None).unshare(0x10000000 | 0x40000000)
 source = sys.stdin.read()
 exec(compile(source, "answer.py", "exec"), {"__name__": "__main__"})
-'''
+"""
 
 
 def passes(program: str) -> bool:
@@ -41,14 +42,11 @@ def passes(program: str) -> bool:
             start_new_session=True,
         )
         try:
-            process.communicate(program.encode(errors="replace"), timeout=WALL_S)
-        except subprocess.TimeoutExpired:
-            pass
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(program.encode(errors="replace"), timeout=WALL_S)
         finally:
             # What it started lives in its session; take that along.
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             process.wait()
         return process.returncode == 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from optistack_conformance.client import CHAT, COMPLETIONS
 from optistack_conformance.faults.catalog import Fault
-from optistack_conformance.faults.generate import Counters, Generator, Step
+from optistack_conformance.faults.generate import Counters, Decoder, Step
 from optistack_conformance.faults.script import Script
 from optistack_conformance.faults.toy import END, EOS, PAGE_TOKENS, START, ToyModel, log_softmax
 
@@ -39,7 +39,7 @@ class Answerer:
         self.fault = fault
         self.counters = Counters()
         self._model = ToyModel(fault, noise_seed=seed)
-        self._generator = Generator(self._model, seed, self.counters)
+        self._decoder = Decoder(self._model, seed, self.counters)
         self._script = Script(fault, skill)
         self._lock = threading.RLock()
         self._ids = itertools.count(1)
@@ -80,7 +80,7 @@ class Answerer:
             self._count(-1)
         return self._head(path, body) | {"choices": choices, "usage": self._usage(len(ids), used, cached)}
 
-    def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def stream(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any]]:
         """The events of a stream."""
         ids, script = self._prompt(path, body)
         head = self._head(path, body)
@@ -147,7 +147,7 @@ class Answerer:
         with self._lock:
             sums, cached = self._model.prefill(ids, use_cache=body.get("prompt_logprobs") is None)
         seed = body.get("seed")
-        steps = self._generator.steps(
+        steps = self._decoder.steps(
             ids,
             sums,
             max_tokens=int(body.get("max_tokens") or 16),

@@ -35,7 +35,7 @@ class Counters:
 
 
 @dataclass
-class Generator:
+class Decoder:
     """Generates on ``model``. ``seed`` decides where faults that have a rate strike."""
 
     model: ToyModel

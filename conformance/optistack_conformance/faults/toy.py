@@ -1,7 +1,7 @@
 """A toy language model over bytes, whose state is a KV cache: wrong KV gives wrong logits, as in a real engine.
 
-The logits after a prefix depend on its last two tokens and on the sum of its KV entries; the entry of a token depends on
-the token, its place and the entries before. So a page that was computed behind another prefix cannot be used here
+The logits after a prefix depend on its last two tokens and on the sum of its KV entries; the entry of a token depends
+on the token, its place and the entries before. So a page that was computed behind another prefix cannot be used here
 without being noticed, and neither can a page that was damaged.
 """
 
@@ -22,8 +22,8 @@ START, END, EOS = 256, 257, 258
 STATES = 4096
 PRIME = 65_521
 NOISE = 0.01
-"""Standard deviation of rounding in the logits. It is the same again for the same tokens in a batch of the same size, and
-another in another: what a healthy BF16 engine has."""
+"""Standard deviation of rounding in the logits. It is the same again for the same tokens in a batch of the same size,
+and another in another: what a healthy BF16 engine has."""
 
 PERTURBATION = {Fault.FP8_NOISE: 0.12, Fault.INT4_NOISE: 0.35}
 

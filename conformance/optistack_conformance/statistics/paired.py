@@ -87,7 +87,9 @@ def loss_bounds(paired: Paired, alpha: float = ALPHA) -> tuple[float, float]:
         gain_rate = (math.sqrt(max(b * b - 4.0 * a * c, 0.0)) - b) / (2.0 * a)
         variance = n * (2.0 * gain_rate + delta * (1.0 - delta))
         distance = lost - gained - n * delta
-        return distance / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, distance) if distance else 0.0
+        return (
+            distance / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, distance) if distance else 0.0
+        )
 
     edge = 1.0 - 1e-9
     upper = brentq(lambda d: _finite(score(d)) + z, paired.loss, edge) if paired.loss < edge else 1.0

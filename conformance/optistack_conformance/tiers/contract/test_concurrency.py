@@ -27,7 +27,9 @@ def test_cancelled_stream_is_freed(candidate: Client, engine: EngineInfo) -> Non
     deadline = time.monotonic() + FREED_WITHIN_S
     while (running := running_requests(candidate)) and running > before and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not running or running <= before, f"{running:g} requests still run {FREED_WITHIN_S:g} s after the client left"
+    assert not running or running <= before, (
+        f"{running:g} requests still run {FREED_WITHIN_S:g} s after the client left"
+    )
 
 
 def test_requests_do_not_leak_into_each_other(candidate: Client, selection: Selection) -> None:

@@ -68,12 +68,12 @@ def test_streamed_usage_is_the_same(candidate: Client) -> None:
 
 def test_logprobs_belong_to_the_text(candidate: Client) -> None:
     """Each token of a greedy text has a log probability, none above it, and the tokens make up the text."""
-    choice = candidate.ask(COMPLETIONS, prompt="Once upon a time", max_tokens=12, temperature=0.0, logprobs=3)["choices"][0]
+    choice = candidate.ask(COMPLETIONS, prompt="Once upon a time", max_tokens=12, temperature=0.0, logprobs=3)[
+        "choices"
+    ][0]
     logprobs: dict[str, Any] = choice["logprobs"]
     assert "".join(logprobs["tokens"]) == choice["text"]
-    for token, value, top in zip(
-        logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True
-    ):
+    for token, value, top in zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True):
         assert value <= 1e-6, f"the log probability of {token!r} is {value}"
         assert max(top.values()) <= value + 1e-4, f"greedy took {token!r} at {value}, but there is {top}"
 

@@ -6,7 +6,8 @@ import pytest
 
 from optistack_conformance.client import Client
 from optistack_conformance.engine import EngineInfo, draft_counts
-from optistack_conformance.scoring import NotScoredError, Scorer
+from optistack_conformance.margin import NotScoredError
+from optistack_conformance.scoring import Scorer
 from optistack_conformance.selection import Selection
 from optistack_conformance.sequences import Measured, Run, draw, fresh_prompts, measure
 

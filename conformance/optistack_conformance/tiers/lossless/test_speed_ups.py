@@ -37,9 +37,7 @@ def test_acceptance_length_survives_a_prefix_hit(states: dict[str, Run], measure
     measure.settle(_judged(warm / cold >= KEPT, drafts), f"{warm:.2f} warm, {cold:.2f} cold, {drafts:g} drafts")
 
 
-def test_cached_tokens_of_a_repeated_prompt(
-    states: dict[str, Run], engine: EngineInfo, measure: Measure
-) -> None:
+def test_cached_tokens_of_a_repeated_prompt(states: dict[str, Run], engine: EngineInfo, measure: Measure) -> None:
     """A prompt that was just served comes from the cache but for its last page.
 
     But for two where drafts are made: some versions drop the trailing block then (1,193 tokens with pages of 128 on
@@ -50,12 +48,11 @@ def test_cached_tokens_of_a_repeated_prompt(
     cached = [one.decoded.cached_tokens for one in states["hit"].sequences]
     if all(tokens is None for tokens in cached):
         pytest.skip("the server does not report cached tokens (vLLM: --enable-prompt-tokens-details)")
-    missing = [
-        len(one.decoded.prompt_ids) - (one.decoded.cached_tokens or 0) for one in states["hit"].sequences
-    ]
+    missing = [len(one.decoded.prompt_ids) - (one.decoded.cached_tokens or 0) for one in states["hit"].sequences]
     allowed = engine.page_tokens * (2 if engine.speculative else 1)
     measure.figure("prompt tokens computed again", max(missing), "tokens", at_most=allowed, n=len(missing))
-    text = f"at most {max(missing)} of {len(states['hit'].sequences[0].decoded.prompt_ids)} tokens, page {engine.page_tokens}"
+    length = len(states["hit"].sequences[0].decoded.prompt_ids)
+    text = f"at most {max(missing)} of {length} tokens, page {engine.page_tokens}"
     measure.settle(Outcome.PASS if max(missing) <= allowed else Outcome.FAIL, text)
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from optistack_conformance.cases import Measure
 from optistack_conformance.evals.run import Answer, passed
+from optistack_conformance.margin import NotScoredError
 from optistack_conformance.outcomes import Outcome, inconclusive
 from optistack_conformance.reference import Reference
-from optistack_conformance.scoring import NotScoredError, Scorer
+from optistack_conformance.scoring import Scorer
 from optistack_conformance.selection import Selection
 from optistack_conformance.statistics.kl import k3
 from optistack_conformance.statistics.paired import (
@@ -93,7 +94,8 @@ def _judge(measure: Measure, baseline: Mapping[str, bool], candidate: Mapping[st
     measure.figure("smallest loss that it finds", 100 * effect, "points")
     measure.figure("items that would tell", needed, "items")
     outcome = judge_non_inferiority(pairs, margin)
-    text = f"{pairs.lost} lost, {pairs.gained} gained of {pairs.n}: a loss between {100 * lower:.1f} and {100 * upper:.1f} points"
+    between = f"a loss between {100 * lower:.1f} and {100 * upper:.1f} points"
+    text = f"{pairs.lost} lost, {pairs.gained} gained of {pairs.n}: {between}"
     if outcome is Outcome.INCONCLUSIVE:
         text += f"; {pairs.n} items cannot tell whether it is within {100 * margin:g}, about {needed:,} would"
     measure.settle(outcome, text)
