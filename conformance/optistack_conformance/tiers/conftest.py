@@ -78,8 +78,10 @@ def reference(recorded: Reference | None) -> Reference:
 
 
 @pytest.fixture(scope="session")
-def answers(candidate: Client, engine: EngineInfo, selection: Selection) -> list[Answer]:
-    """The candidate's answers to the evals."""
+def answers(candidate: Client, engine: EngineInfo, selection: Selection, recorded: Reference | None) -> list[Answer]:
+    """The candidate's answers to the evals, where there is a baseline to compare them with."""
+    if recorded is None:
+        pytest.skip("there is no baseline to compare with (--baseline URL)")
     items = load_items(selection.sizes, longest_tokens=engine.max_tokens)
     return run_items(candidate, items, concurrency=selection.concurrency)
 

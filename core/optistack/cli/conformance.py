@@ -64,7 +64,7 @@ def conformance(
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write one HTML page.")] = None,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")] = None,
     json: options.Json = False,
-) -> int:
+) -> None:
     """Check that an engine answers as the plain model does.
 
     Exit code 0 pass, 1 fail, 4 inconclusive: too small to tell. Without a baseline only what one server can show by
@@ -94,7 +94,8 @@ def conformance(
     settings = {key: value for key, value in given.items() if value not in (None, (), False)}
     with screen.ScreenProgress() as progress:
         if record is not None:
-            return _record(record, endpoint, settings, progress)
+            _record(record, endpoint, settings, progress)
+            return
         if stack is not None:
             report = _on_stack(stack, settings, allow_degraded, junit, progress)
         else:
@@ -109,7 +110,7 @@ def conformance(
 
         write_atomic(html, html_page(report))
     _show(report, json)
-    return report.exit_code
+    raise typer.Exit(report.exit_code)
 
 
 def _selection(**settings: Any) -> Any:
@@ -127,7 +128,7 @@ def _selection(**settings: Any) -> Any:
         raise InputError(f"{option} {first['input']}: {first['msg']}.", fix="See --help.") from error
 
 
-def _record(path: Path, endpoint: str | None, settings: dict[str, Any], progress: Progress) -> int:
+def _record(path: Path, endpoint: str | None, settings: dict[str, Any], progress: Progress) -> None:
     import os
 
     from optistack.errors import InputError
@@ -144,7 +145,6 @@ def _record(path: Path, endpoint: str | None, settings: dict[str, Any], progress
         progress.step(f"Measuring {endpoint}")
         save_reference(measure_reference(client, selection), path)
     progress.step(f"Wrote {path}")
-    return 0
 
 
 def _on_stack(

@@ -32,7 +32,13 @@ WEATHER: dict[str, Any] = {
 
 TOOL: dict[str, Any] = {
     "type": "function",
-    "function": {"name": "get_weather", "description": "Weather of the next days.", "parameters": WEATHER},
+    "function": {
+        "name": "get_weather",
+        "description": "Weather of the next days.",
+        "parameters": WEATHER,
+        # Without it an engine need not keep to the schema: vLLM 0.32 lets a small model answer with any JSON value.
+        "strict": True,
+    },
 }
 TOOL_CHOICE: dict[str, Any] = {"type": "function", "function": {"name": "get_weather"}}
 TOOL_MESSAGES: list[dict[str, str]] = [{"role": "user", "content": "What will the weather in Oslo be for 3 days?"}]

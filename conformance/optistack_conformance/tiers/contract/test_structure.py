@@ -10,7 +10,8 @@ import jsonschema
 import pytest
 
 from optistack_conformance.client import CHAT, Client, Stream
-from optistack_conformance.tiers.contract.chats import MESSAGES, TOOL, TOOL_CHOICE, TOOL_MESSAGES, WEATHER
+from optistack_conformance.outcomes import inconclusive
+from optistack_conformance.tiers.contract.chats import TOOL, TOOL_CHOICE, TOOL_MESSAGES, WEATHER
 
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "weather", "schema": WEATHER, "strict": True}}
 TOOLS: dict[str, Any] = {"messages": TOOL_MESSAGES, "tools": [TOOL], "max_tokens": 120, "temperature": 0.0}
@@ -23,6 +24,8 @@ def _offered(client: Client, **fields: Any) -> dict[str, Any]:
         pytest.skip(f"the server does not offer this: {response.status_code} {response.text[:160]}")
     assert response.status_code == 200, f"{response.status_code}: {response.text[:300]}"
     body: dict[str, Any] = response.json()
+    if body["usage"]["completion_tokens"] >= fields["max_tokens"]:
+        inconclusive(f"the model filled all {fields['max_tokens']} tokens before the JSON was complete")
     return body
 
 
@@ -51,9 +54,7 @@ def _check_call(name: str, arguments: str) -> None:
 
 def test_json_schema_is_kept(candidate: Client) -> None:
     """response_format json_schema gives text that parses and is valid."""
-    body = _offered(
-        candidate, messages=MESSAGES["with-system"], response_format=JSON_SCHEMA, max_tokens=120, temperature=0.0
-    )
+    body = _offered(candidate, messages=TOOL_MESSAGES, response_format=JSON_SCHEMA, max_tokens=120, temperature=0.0)
     text = body["choices"][0]["message"]["content"]
     jsonschema.validate(json.loads(text), WEATHER)
 
@@ -75,7 +76,9 @@ def test_streamed_tool_call_assembles(candidate: Client) -> None:
     streamed = _assembled(candidate.stream(CHAT, **TOOLS, tool_choice=TOOL_CHOICE))
     assert len(streamed) == 1, f"{len(streamed)} tool calls in the stream"
     _check_call(*streamed[0])
-    assert streamed == whole, f"streamed {streamed}, whole {whole}"
+    # Compared as values: an engine may write the whole call anew from what it parsed, and so with other white space.
+    values = [[(name, json.loads(arguments)) for name, arguments in calls] for calls in (streamed, whole)]
+    assert values[0] == values[1], f"streamed {streamed}, whole {whole}"
 
 
 def test_required_tool_call(candidate: Client) -> None:
