@@ -77,7 +77,8 @@ def pytest_runtest_makereport(
     if report.when == "call" or report.outcome != "passed":
         result = _result(item, call, report, doubt)
         item.config.stash[RESULTS].append(result)
-        report.user_properties += [(figure.name, _property(figure)) for figure in result.figures]
+        # JUnit takes them from the report of the teardown, which copies them from the item.
+        item.user_properties += [(figure.name, _property(figure)) for figure in result.figures]
     return report
 
 

@@ -31,7 +31,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { text-align: left; padding: .25rem .5rem; border-top: 1px solid var(--line); overflow-wrap: anywhere; }
 th { font-weight: normal; opacity: .7; }
 @media (max-width: 34rem) { dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .5rem; }
-  td { padding: .2rem .25rem; } summary b { display: block; } }
+  td { padding: .2rem .25rem; } summary b { min-width: 0; margin-right: .4rem; } }
 """
 
 

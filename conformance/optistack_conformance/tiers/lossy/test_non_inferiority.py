@@ -15,8 +15,8 @@ from optistack_conformance.scoring import Scorer
 from optistack_conformance.selection import Selection
 from optistack_conformance.statistics.kl import k3
 from optistack_conformance.statistics.paired import (
-    FAIL_ALPHA,
     HARD_RECOVERY,
+    LOSSY_FAIL_ALPHA,
     MARGINS,
     Paired,
     items_needed,
@@ -81,7 +81,7 @@ def _judge(measure: Measure, baseline: Mapping[str, bool], candidate: Mapping[st
     pairs = Paired.of(baseline, candidate)
     if not pairs.n:
         inconclusive("baseline and candidate have no item in common")
-    lower, upper = loss_bounds(pairs, FAIL_ALPHA)[0], loss_bounds(pairs)[1]
+    lower, upper = loss_bounds(pairs, LOSSY_FAIL_ALPHA)[0], loss_bounds(pairs)[1]
     needed = items_needed(margin, pairs.discordant_rate)
     effect = minimum_detectable_effect(pairs.n, pairs.discordant_rate)
     measure.figure("upper bound of the loss", 100 * upper, "points", at_most=100 * margin, n=pairs.n)
