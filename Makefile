@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PLUGINS := $(wildcard plugins/*)
 
-.PHONY: help setup engine demo lint test lock bench clean
+.PHONY: help setup engine demo lint test golden lock bench clean
 
 help:
 	@echo "make demo   set up, apply the laptop stack to a real vLLM on the CPU, prove it, ask it, shut it down"
@@ -39,6 +39,9 @@ test: lint engine
 
 bench: setup
 	$(BIN)/python benchmarks/startup.py
+
+golden: setup
+	OPTISTACK_WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/golden
 
 lock: setup
 	$(BIN)/python -m pip install --quiet uv

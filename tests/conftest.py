@@ -30,7 +30,7 @@ def make_plan() -> Callable[..., Plan]:
 
 
 def _plan(**changes: Any) -> Plan:
-    """A plan of the reference stack on SGLang; ``changes`` are ``kv_dtype``, ``tensor``, or whole fields of the plan."""
+    """A plan of the reference stack on SGLang; ``changes``: ``kv_dtype``, ``tensor``, or whole fields of the plan."""
     kv_dtype, tensor = changes.pop("kv_dtype", "fp8_e4m3"), changes.pop("tensor", 4)
     spec = StackSpec(
         name="kimi",

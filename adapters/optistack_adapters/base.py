@@ -123,10 +123,12 @@ class LaunchBuilder:
 
 def credit(value: Value[Any]) -> dict[str, str]:
     """``source``, ``why`` and ``reference`` of the opinions that decided ``value``."""
+    firm = [origin for origin in value.wishes if not origin.said.startswith("default ")]
+    origins = firm if firm and not value.default else value.wishes
     parts = {
-        "source": [origin.source for origin in value.wishes],
-        "why": [origin.why for origin in value.wishes],
-        "reference": [origin.reference for origin in value.wishes],
+        "source": [origin.source for origin in origins],
+        "why": [origin.why for origin in origins],
+        "reference": [origin.reference for origin in origins],
     }
     return {name: "; ".join(dict.fromkeys(filter(None, texts))) for name, texts in parts.items()}
 

@@ -27,6 +27,14 @@ def test_a_setting_is_signed_by_the_plugin_that_wished_for_it() -> None:
     assert credit(value) == {"source": "kv-fp8", "why": "half the bytes", "reference": "doc"}
 
 
+def test_a_default_that_happens_to_agree_gets_no_credit() -> None:
+    said = [
+        suggest("fp8_e4m3", why="the checkpoint says so").from_source("plan", fallback=True),
+        choose("fp8_e4m3", why="half the bytes").from_source("kv-fp8"),
+    ]
+    assert credit(merge("kv.dtype", said))["source"] == "kv-fp8"
+
+
 def test_an_unset_setting_gives_no_flag() -> None:
     build = builder()
     build.carry("--page-size", "kv.page_size_tokens", constrain(multiple_of=16))

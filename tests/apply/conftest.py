@@ -33,6 +33,13 @@ def eventually(condition: Callable[[], Any], *, within_s: float = 10.0) -> bool:
     return True
 
 
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return "(just ended)"
+
+
 @dataclass(frozen=True)
 class Running:
     """A process that a test does something to."""
@@ -98,9 +105,9 @@ class Lab:
             self.ids.add(state.id)
         return None if state is None else state.id
 
-    def starting(self, engines: int = 1, name: str = "test") -> bool:
-        """Whether the engine's processes (``engines`` of them) have come up."""
-        return self.remember(name) is not None and len(self.pids()) >= engines
+    def up(self, processes: int) -> bool:
+        """Whether that many processes of the fake engine come up."""
+        return eventually(lambda: self.remember() is not None and len(self.pids()) >= processes)
 
     def keeper(self, deployment: Deployment, which: str) -> Running:
         found: ProcessId | None = getattr(deployment.state, which)
@@ -120,7 +127,7 @@ class Lab:
             self.remember(path.name)
         found = {p.pid for id in self.ids for p in (*marked(id), *marked(id, name=KEEPER_MARK))}
         found |= {pid for pid in self.pids() if identify(pid) is not None}
-        return [f"{pid} {Path(f'/proc/{pid}/cmdline').read_bytes().decode()!r}" for pid in sorted(found)]
+        return [f"{pid} {command_line(pid)}" for pid in sorted(found)]
 
     eventually = staticmethod(eventually)
 

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 parser = argparse.ArgumentParser()
@@ -15,6 +16,7 @@ parser.add_argument("--port", type=int, required=True)
 parser.add_argument("--ready-when", type=Path, default=None)
 parser.add_argument("--crash-when", type=Path, default=None)
 parser.add_argument("--crash", default="")
+parser.add_argument("--daemon-when", type=Path, default=None)
 parser.add_argument("--exit-when-asked", type=Path, default=None, help="written on SIGTERM")
 parser.add_argument("--ignore-term", action="store_true")
 parser.add_argument("--children", nargs="*", default=[], choices=["stubborn", "daemon", "bare"])
@@ -60,9 +62,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def watch() -> None:
-    while not options.crash_when.exists():
-        time.sleep(0.02)
+def when(file: Path | None, action: Callable[[], None]) -> None:
+    def wait() -> None:
+        while not file.exists():
+            time.sleep(0.02)
+        action()
+
+    if file:
+        threading.Thread(target=wait, daemon=True).start()
+
+
+def crash() -> None:
     print("RuntimeError: the device fell off the bus", flush=True)
     os._exit(3)
 
@@ -88,6 +98,6 @@ elif options.exit_when_asked:
         os._exit(0)
 
     signal.signal(signal.SIGTERM, leave)
-if options.crash_when:
-    threading.Thread(target=watch, daemon=True).start()
+when(options.crash_when, crash)
+when(options.daemon_when, lambda: child("daemon"))
 http.server.HTTPServer(("127.0.0.1", options.port), Handler).serve_forever()

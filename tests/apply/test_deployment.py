@@ -41,7 +41,7 @@ def test_an_engine_is_asked_before_it_is_killed(lab: Any) -> None:
 
 def test_processes_that_do_not_want_to_go_are_killed(lab: Any) -> None:
     deployment = start(lab.spec("--ignore-term", "--children", "stubborn", "daemon", "bare"))
-    assert lab.starting(4)
+    assert lab.up(4)
     stop(deployment)
     assert lab.leftovers() == []
 
@@ -73,7 +73,7 @@ def test_the_backend_can_tell_what_a_reason_looks_like(lab: Any) -> None:
 
 def test_a_crash_after_ready_is_noticed_with_its_reason(lab: Any) -> None:
     deployment = start(lab.spec("--crash-when", lab.trigger, "--children", "stubborn", "daemon", "bare"))
-    assert lab.starting(4)
+    assert lab.up(4)
     lab.trigger.touch()
     assert lab.eventually(lambda: deployment.state.phase is Phase.FAILED)
     assert deployment.state.reason == (

@@ -31,7 +31,7 @@ def test_kill_9_of_the_supervisor(lab: Any) -> None:
     guardian = lab.keeper(deployment, "guardian")
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         guardian.send(signum)  # which it does not heed
-    assert lab.starting(4)
+    assert lab.up(4)
     lab.keeper(deployment, "supervisor").send(signal.SIGKILL)
     assert lab.nothing_left()
     assert deployment.state.guardian == guardian.id
@@ -41,12 +41,14 @@ def test_kill_9_of_the_supervisor(lab: Any) -> None:
 
 
 def test_kill_9_of_the_guardian_and_then_of_the_supervisor(lab: Any) -> None:
-    deployment = start(lab.spec("--ignore-term", *ALL_KINDS))
+    deployment = start(lab.spec("--ignore-term", *ALL_KINDS, "--daemon-when", lab.trigger))
     assert lab.eventually(lambda: len(deployment.state.members) >= 4)
     first = lab.keeper(deployment, "guardian")
     first.send(signal.SIGKILL)
     assert lab.eventually(lambda: deployment.state.guardian not in (first.id, None))
     assert deployment.alive()
+    lab.trigger.touch()
+    assert lab.up(5)  # one more, which was not recorded yet
     lab.keeper(deployment, "supervisor").send(signal.SIGKILL)
     assert lab.nothing_left()
     assert deployment.state.phase is Phase.FAILED
@@ -118,7 +120,7 @@ def test_a_second_request_to_stop_does_not_wait(lab: Any) -> None:
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM])
 def test_the_command_is_ended_while_it_is_starting(lab: Any, kill: signal.Signals) -> None:
     applier = lab.apply(lab.spec("--ready-when", lab.trigger, *ALL_KINDS))
-    assert lab.eventually(lambda: lab.starting(4))
+    assert lab.up(4)
     applier.send_signal(kill)
     assert applier.wait() == (-signal.SIGKILL if kill is signal.SIGKILL else 130)
     if kill is not signal.SIGKILL:
@@ -157,7 +159,7 @@ def test_the_terminal_ends_it(lab: Any, options: tuple[str, ...], end: str) -> N
     engine_options = ALL_KINDS if options else ("--ready-when", lab.trigger, *ALL_KINDS)
     terminal, applier = in_terminal(lab, lab.spec(*engine_options), *options)
     wanted = Phase.READY if options else Phase.STARTING
-    assert lab.eventually(lambda: lab.starting(4) and read_state(folder_of("test")).phase is wanted)
+    assert lab.up(4) and lab.eventually(lambda: read_state(folder_of("test")).phase is wanted)
     if end == "Ctrl-C":
         os.write(terminal, b"\x03")
         assert applier.wait() == 130

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from optistack.apply.deployment import find
+from optistack.apply.deployment import find, list_deployments
 from optistack.apply.state import Phase
 
 Optistack = Callable[..., Any]
@@ -65,6 +69,24 @@ def test_an_engine_that_does_not_start_shows_its_reason_with_code_3(optistack: O
     assert ran.code == 3
     assert "no such kernel" in ran.err
     assert ran.out == ""
+
+
+def test_in_the_foreground_ctrl_c_stops_it(optistack: Optistack, small: Any) -> None:
+    def interrupt() -> None:
+        deadline = time.monotonic() + 60
+        while not any(one.folder.receipt_file.exists() for one in list_deployments()):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    ran = optistack("apply", "--foreground")
+    thread.join()
+    assert ran.code == 130
+    assert ran.err.endswith("Interrupted.\n")
+    assert optistack("status", "--json").json == {"deployments": []}
 
 
 def test_without_verification_nothing_is_claimed(optistack: Optistack, small: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -135,9 +135,13 @@ class TestVllm:
 
 
 class TestSglang:
-    ECHO = {"text": "", "output_ids": [7], "meta_info": {"input_token_logprobs": [[None, 4, None], [-2.0, 5, None]]}}
-    ANSWER = {"text": "", "output_ids": [7, 8], "meta_info": {"spec_verify_ct": 2}}
-    SCORES = {
+    ECHO: ClassVar = {
+        "text": "",
+        "output_ids": [7],
+        "meta_info": {"input_token_logprobs": [[None, 4, None], [-2.0, 5, None]]},
+    }
+    ANSWER: ClassVar = {"text": "", "output_ids": [7, 8], "meta_info": {"spec_verify_ct": 2}}
+    SCORES: ClassVar = {
         "text": "",
         "output_ids": [1],
         "meta_info": {

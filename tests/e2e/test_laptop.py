@@ -98,65 +98,66 @@ def test_verify_proves_an_engine_that_somebody_else_started(optistack: Optistack
     assert {name: lines[name]["status"] for name in PROVEN} == dict.fromkeys(PROVEN, "pass")
 
 
-class TestWithoutTheFeatures:
-    """An engine that was started plainly, held against the whole stack."""
-
-    @pytest.fixture(scope="class")
-    def verdicts(self, optistack: Optistack, applied: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        assert optistack("down", "laptop").code == 0
-        plain = ("--no-plugin", "kv-fp8", "--no-plugin", "dflash", "--set", "serving.prefix_caching=false")
-        less = ("--set", "serving.kv_memory_gib=0.5", "--set", "name=plain")
-        started = optistack("apply", "--backend", "vllm", "--stack", LAPTOP, *plain, *less, "--json", "--no-verify")
-        assert started.code == 0, started.err
-        endpoint = started.json()["endpoints"][0]
-        result = optistack("verify", "--backend", "vllm", "--stack", LAPTOP, "--endpoint", endpoint, "--json")
-        assert result.code == 1
-        assert optistack("down", "plain").code == 0
-        return lines_of(result.json())
-
-    @pytest.mark.parametrize(
-        "check",
-        [
-            "kv.dtype",
-            "serving.prefix_caching",
-            "speculation.method",
-            "speculation.num_draft_tokens",
-            "budget.kv_tokens",
-            "dflash/drafts-move",
-            "routing/prefix-cache",
-        ],
-    )
-    def test_the_check_fails(self, verdicts: dict[str, dict[str, Any]], check: str) -> None:
-        assert verdicts[check]["status"] == "fail", verdicts[check]
+@pytest.fixture(scope="module")
+def plain(optistack: Optistack, applied: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The receipt of an engine that was started plainly, held against the whole stack."""
+    assert optistack("down", "laptop").code == 0
+    without = ("--no-plugin", "kv-fp8", "--no-plugin", "dflash", "--set", "serving.prefix_caching=false")
+    less = ("--set", "serving.kv_memory_gib=0.5", "--set", "name=plain")
+    started = optistack("apply", "--backend", "vllm", "--stack", LAPTOP, *without, *less, "--json", "--no-verify")
+    assert started.code == 0, started.err
+    endpoint = started.json()["endpoints"][0]
+    result = optistack("verify", "--backend", "vllm", "--stack", LAPTOP, "--endpoint", endpoint, "--json")
+    assert result.code == 1
+    assert optistack("down", "plain").code == 0
+    return lines_of(result.json())
 
 
-class TestWithOtherValues:
-    """An engine with another KV dtype, another draft and another number of draft tokens; then its supervisor dies."""
+@pytest.mark.parametrize(
+    "check",
+    [
+        "kv.dtype",
+        "serving.prefix_caching",
+        "speculation.method",
+        "speculation.num_draft_tokens",
+        "budget.kv_tokens",
+        "kv-fp8/bytes-per-token",
+        "dflash/drafts-move",
+        "routing/prefix-cache",
+    ],
+)
+def test_a_check_fails_on_an_engine_without_the_feature(plain: dict[str, dict[str, Any]], check: str) -> None:
+    assert plain[check]["status"] == "fail", plain[check]
 
-    @pytest.fixture(scope="class")
-    def endpoint(self, optistack: Optistack, applied: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> str:
-        draft = Path(lines_of(applied)["speculation.draft_checkpoint"]["asked"])
-        other = tmp_path_factory.mktemp("draft") / "other"
-        shutil.copytree(draft, other)
-        changes = {"kv-fp8.dtype": "fp8_e5m2", "dflash.draft": str(other), "dflash.num_draft_tokens": "3"}
-        words = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
-        optistack("down")
-        started = optistack(
-            "apply", "--backend", "vllm", "--stack", LAPTOP, "--set", "name=other", *words, "--json", "--no-verify"
-        )
-        assert started.code == 0, started.err
-        return str(started.json()["endpoints"][0])
 
-    def test_the_checks_fail(self, optistack: Optistack, endpoint: str) -> None:
-        result = optistack("verify", "--backend", "vllm", "--stack", LAPTOP, "--endpoint", endpoint, "--json")
-        assert result.code == 1
-        lines = lines_of(result.json())
-        broken = ("kv.dtype", "speculation.draft_checkpoint", "speculation.num_draft_tokens", "dflash/draft-tokens")
-        assert {name: lines[name]["status"] for name in broken} == dict.fromkeys(broken, "fail")
+@pytest.fixture(scope="module")
+def other(
+    optistack: Optistack, applied: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Any]]:
+    """A running engine with another KV dtype, another draft and another number of draft tokens."""
+    draft = tmp_path_factory.mktemp("draft") / "other"
+    shutil.copytree(Path(lines_of(applied)["speculation.draft_checkpoint"]["asked"]), draft)
+    changes = {"kv-fp8.dtype": "fp8_e5m2", "dflash.draft": str(draft), "dflash.num_draft_tokens": "3", "name": "other"}
+    words = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+    optistack("down")
+    started = optistack("apply", "--backend", "vllm", "--stack", LAPTOP, *words, "--json", "--no-verify")
+    assert started.code == 0, started.err
+    yield started.json()
+    optistack("down", "other")
 
-    def test_nothing_outlives_a_supervisor_that_is_killed(self, optistack: Optistack, endpoint: str) -> None:
-        running = optistack("status", "--json").json()["deployments"]
-        other = next(deployment for deployment in running if deployment["name"] == "other")
-        assert marked(other["id"])
-        os.kill(other["supervisor_pid"], signal.SIGKILL)
-        until(lambda: not marked(other["id"]), timeout_s=60)
+
+def test_checks_fail_on_an_engine_with_other_values(optistack: Optistack, other: dict[str, Any]) -> None:
+    endpoint = other["endpoints"][0]
+    result = optistack("verify", "--backend", "vllm", "--stack", LAPTOP, "--endpoint", endpoint, "--json")
+    assert result.code == 1
+    lines = lines_of(result.json())
+    broken = ("kv.dtype", "speculation.draft_checkpoint", "speculation.num_draft_tokens", "dflash/draft-tokens")
+    assert {name: lines[name]["status"] for name in broken} == dict.fromkeys(broken, "fail")
+
+
+def test_no_engine_outlives_a_supervisor_that_is_killed(optistack: Optistack, other: dict[str, Any]) -> None:
+    running = optistack("status", "--json").json()["deployments"]
+    entry = next(deployment for deployment in running if deployment["name"] == "other")
+    assert marked(entry["id"])
+    os.kill(entry["supervisor_pid"], signal.SIGKILL)
+    until(lambda: not marked(entry["id"]), timeout_s=60)

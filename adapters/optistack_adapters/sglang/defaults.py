@@ -30,8 +30,7 @@ def defaults(spec: StackSpec, model: ModelFacts, node: NodeFacts, engine: Engine
             attention_backend=suggest(chosen, why=why, reference="sglang arg_groups/model_override_base.py:277"),
             chunked_prefill_tokens=suggest(
                 max(prefill_tokens(node) // spec.parallel.attention_data, kernels.PAGE_TOKENS),
-                why="SGLang's size for this much device memory"
-                + (", divided among the attention groups" if spec.parallel.attention_data > 1 else ""),
+                why=_chunk_why(spec, node),
                 reference="sglang arg_groups/memory_hook.py:91",
             ),
             max_running_requests=suggest(
@@ -43,6 +42,13 @@ def defaults(spec: StackSpec, model: ModelFacts, node: NodeFacts, engine: Engine
         ),
         KVLayout(page_size_tokens=_page_size(backend, model, node)),
     ]
+
+
+def _chunk_why(spec: StackSpec, node: NodeFacts) -> str:
+    if node.device == "cpu":
+        return "a CPU is busy with fewer tokens than SGLang's default of 4,096"
+    why = "SGLang's size for this much device memory"
+    return f"{why}, divided among {spec.parallel.attention_data} groups" if spec.parallel.attention_data > 1 else why
 
 
 def prefill_tokens(node: NodeFacts) -> int:

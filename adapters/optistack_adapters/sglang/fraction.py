@@ -21,9 +21,9 @@ from optistack.memory.budget import MemoryBudget
 BEFORE_LOADING = ("driver", "context", "collectives")
 """Labels of reserves that are taken before the first measurement (:class:`~optistack.memory.budget.EngineReserves`)."""
 
-CPU_FRACTION = 0.9
-"""On a CPU "free" is whatever RAM happens to be free at the start, so the fraction only has to leave room for the cap
-of ``--max-total-tokens``, which decides."""
+CPU_FRACTION = 0.95
+"""On a CPU "free" is whatever RAM happens to be free at the start, divided by the number of NUMA nodes, so the fraction
+only has to leave room for the cap of ``--max-total-tokens``, which decides."""
 
 STEPS = 10_000
 
@@ -31,14 +31,13 @@ STEPS = 10_000
 def mem_fraction_static(budget: MemoryBudget, *, media_bytes: int = 0) -> float:
     """The fraction that makes SGLang's pool ``budget.kv_bytes``, rounded down to four decimals (18 MiB on a B200).
 
-    ``media_bytes`` are part of the budget's activations, and SGLang takes them out of the pool by itself. Charges are
-    weights, resident when the pool is sized, if their label says so, and are allocated later otherwise.
+    ``media_bytes`` are part of the budget's activations, and SGLang takes them out of the pool by itself.
     """
     if budget.device == "cpu":
         return CPU_FRACTION
     early = sum(line.bytes for line in budget.reserves if line.label in BEFORE_LOADING)
     late = sum(line.bytes for line in budget.reserves if line.label not in BEFORE_LOADING)
-    late += sum(line.bytes for line in budget.charges if "weights" not in line.label)
+    late += sum(line.bytes for line in budget.charges if line.while_serving)
     before = budget.capacity_bytes - early
     slack = late - media_bytes
     return max(1, math.floor((1 - slack / before) * STEPS)) / STEPS

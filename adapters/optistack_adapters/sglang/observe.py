@@ -103,7 +103,7 @@ def _weights(facts: LogFacts, model: Info, *, has_log: bool) -> Observations:
     proof = _line(facts.quant)
     seen = {"quantization.checkpoint_format": Observed(value=_format(method), proof=proof)}
     algorithm = facts.quant_algo.value.lower() if facts.quant_algo is not None else None
-    where = f"{proof} (architecture {', '.join(model.get('architectures') or ['unknown'])})"
+    where = f"{proof} (/model_info architectures={model.get('architectures')})"
     if algorithm in _ALGORITHMS:
         seen["quantization.experts"] = Observed(value=_ALGORITHMS[algorithm], proof=where)
     else:

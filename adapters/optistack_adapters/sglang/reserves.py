@@ -47,16 +47,28 @@ have (arg_groups/memory_hook.py, ``reserve_for_graph_mb``; arg_groups/cuda_graph
 CPU_RANK_BYTES = 1536 * MIB
 CPU_UNUSED_BYTES = GIB
 HOST_PROCESS_BYTES = 3 * GIB
+"""0.5.23 on a CPU took 0.7 GB each for the server and the detokenizer, and 1.0 GB for the scheduler beside weights and
+KV; a rank with a GPU also holds pinned buffers and CUDA's own host memory."""
 
 
 def reserves(
     stack: ResolvedStack, model: ModelFacts, node: NodeFacts, engine: EngineFacts, spec: StackSpec
 ) -> EngineReserves:
-    """The reserves of one GPU, or of one rank on a CPU node."""
+    """The reserves of one GPU, or of one rank on a CPU node.
+
+    A vision tower counts as whole on each GPU: its MLPs and its projector are, only its attention is divided
+    (models/kimi_k25.py:90, models/kimi_vl_moonvit.py:329).
+    """
     activations = int(_activations(stack, model, node, spec) * MARGIN) + media_cache_bytes(model, engine.version)
+    method, draft = stack.speculation.method.value, stack.speculation.draft_checkpoint
+    layout = {
+        "absorbed_mla_copies": True,  # w_kc and w_vc, models/deepseek_common/deepseek_weight_loader.py
+        "mtp_loaded": method in ("eagle", "nextn") and not draft.is_set,
+    }
     if node.device == "cpu":
         return EngineReserves(
             engine="sglang",
+            **layout,
             context_bytes=CPU_RANK_BYTES,
             activations_bytes=activations,
             unused_bytes=CPU_UNUSED_BYTES,
@@ -65,6 +77,7 @@ def reserves(
         )
     return EngineReserves(
         engine="sglang",
+        **layout,
         context_bytes=CONTEXT_BYTES,
         collectives_bytes=COLLECTIVES_BYTES if spec.parallel.tensor > 1 else 0,
         graphs_bytes=_graphs(stack, model, spec) if runs_graphs(stack) else 0,

@@ -53,9 +53,20 @@ def hicache_on(info: Info) -> bool | None:
 
 def groups(info: Info) -> int:
     """Attention groups, each with a scheduler and a KV pool of its own."""
-    if _said(info, "attn_dp_size"):
-        return int(info["attn_dp_size"])
-    return int(info.get("dp_size") or 1) if info.get("enable_dp_attention") else 1
+    counts = (info.get("attn_dp_size"), info.get("dp_size") if info.get("enable_dp_attention") is True else None)
+    return next((count for count in counts if isinstance(count, int) and count > 0), 1)
+
+
+def states(info: Info) -> list[dict[str, Any]]:
+    """``internal_states``: what each scheduler says about itself."""
+    given = info.get("internal_states")
+    return [state for state in given if isinstance(state, dict)] if isinstance(given, list) else []
+
+
+def section(info: Info, name: str) -> dict[str, Any]:
+    """The object in field ``name``; empty when it is something else."""
+    found = info.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _said(info: Info, name: str) -> bool:
@@ -88,24 +99,24 @@ def _speculation(info: Info) -> Observations:
     if "speculative_draft_model_quantization" in info and info.get("speculative_draft_model_path") is not None:
         word = info["speculative_draft_model_quantization"]
         proof = field("speculative_draft_model_quantization", word)
-        if word in (None, "unquant"):
+        if word is None or word == "unquant":
             word, proof = "none", f"{proof}: the draft is loaded as its checkpoint is"
-        seen["speculation.draft_quantization"] = Observed(value=word, proof=proof)
+        if isinstance(word, str):
+            seen["speculation.draft_quantization"] = Observed(value=word, proof=proof)
     return seen
 
 
 def _batches(info: Info) -> Observations:
     seen = {}
-    states = [state for state in info.get("internal_states") or () if isinstance(state, dict)]
-    effective = [state.get("effective_max_running_requests_per_dp") for state in states]
+    effective = [state.get("effective_max_running_requests_per_dp") for state in states(info)]
     if effective and all(isinstance(count, int) for count in effective):
         proof = f"/server_info internal_states[].effective_max_running_requests_per_dp={effective}"
         seen["serving.max_running_requests"] = Observed(value=sum(effective), proof=proof)
     elif _said(info, "max_running_requests"):
         count = info["max_running_requests"]
         seen["serving.max_running_requests"] = Observed(value=count, proof=field("max_running_requests", count))
-    decode = (info.get("cuda_graph_config") or {}).get("decode")
-    if isinstance(decode, dict) and info.get("device") == "cuda":
+    decode = section(section(info, "cuda_graph_config"), "decode")
+    if decode and info.get("device") == "cuda":
         backend, batch = decode.get("backend"), decode.get("max_bs")
         on = backend not in (None, "disabled")
         proof = field("cuda_graph_config.decode.backend", backend)
@@ -140,8 +151,7 @@ def _kernels(info: Info) -> Observations:
 
 def _capacity(info: Info) -> Observations:
     """KV tokens over all attention groups. Each scheduler reports its own pool."""
-    states = [state for state in info.get("internal_states") or () if isinstance(state, dict)]
-    pools = [(state.get("memory_usage") or {}).get("token_capacity") for state in states]
+    pools = [section(state, "memory_usage").get("token_capacity") for state in states(info)]
     if pools and len(pools) == groups(info) and all(isinstance(tokens, int) for tokens in pools):
         proof = f"/server_info internal_states[].memory_usage.token_capacity={pools}"
         return {"budget.kv_tokens": Observed(value=sum(pools), proof=proof)}

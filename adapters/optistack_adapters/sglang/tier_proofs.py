@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from optistack.verify.receipt import Observed
 from optistack_adapters.sglang.flags.tiers import DIRECTORIES, GB
 from optistack_adapters.sglang.log import LogFacts
-from optistack_adapters.sglang.server_info import Info, Observations, field, hicache_on
+from optistack_adapters.sglang.server_info import Info, Observations, field, hicache_on, section, states
 
 if TYPE_CHECKING:
     from optistack.verify.metrics import Metrics
@@ -72,7 +72,7 @@ def _capacity(info: Info, facts: LogFacts) -> Observations:
 
 def _storage(info: Info, facts: LogFacts) -> Observations:
     backend = info.get("hicache_storage_backend")
-    if "hicache_storage_backend" not in info:
+    if "hicache_storage_backend" not in info or not isinstance(backend, str | None):
         return {}
     if facts.storage is not None:
         seen = {"tiers.3.backend": Observed(value=facts.storage.value, proof=f"log: {facts.storage.line}")}
@@ -85,7 +85,7 @@ def _storage(info: Info, facts: LogFacts) -> Observations:
     if isinstance(policy, str):
         proof = field("hicache_storage_prefetch_policy", policy)
         seen["tiers.3.prefetch_policy"] = Observed(value=policy, proof=proof)
-    seen.update(_directory(info, facts, str(backend)))
+    seen.update(_directory(info, facts, backend))
     return seen
 
 
@@ -93,9 +93,8 @@ def _directory(info: Info, facts: LogFacts, backend: str) -> Observations:
     variable = DIRECTORIES.get(backend)
     if variable is None:
         return {}
-    states = [state for state in info.get("internal_states") or () if isinstance(state, dict)]
-    found = next((path for state in states if (path := (state.get("env_vars") or {}).get(variable))), None)
-    if found is not None:
+    found = next((path for state in states(info) if (path := section(state, "env_vars").get(variable))), None)
+    if isinstance(found, str):
         proof = f"/server_info internal_states[].env_vars.{variable}"
         return {"tiers.3.directory": Observed(value=found, proof=proof)}
     if facts.directory is not None:

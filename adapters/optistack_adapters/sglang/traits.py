@@ -22,9 +22,8 @@ def engine_facts(version: str, device: str) -> EngineFacts:
 
     ``aux_hidden_state_copies`` is 1: every supported version packs the captured states into one buffer
     (https://github.com/sgl-project/sglang/pull/28956). ``host_kv_copies`` is ``rank``: each rank mirrors what its own
-    GPU holds, so an MLA model's KV lies in host RAM once for each rank. Beside the common traits:
-    ``host_tier_reserve_bytes`` of host RAM are left alone by the host tier, and ``absorbed_mla_copies`` says that
-    ``kv_b_proj`` is kept a second time for absorbed decode.
+    GPU holds, so an MLA model's KV lies in host RAM once for each rank. Beside the common traits,
+    ``host_tier_reserve_bytes`` of host RAM are left alone by the host tier.
     """
     return EngineFacts(backend="sglang", version=version, device=device, traits=_cpu() if device == "cpu" else _cuda())
 
@@ -35,7 +34,6 @@ def _cuda() -> dict[str, Any]:
         "default_prefill_tokens": CUDA_PREFILL_TOKENS,
         "host_kv_copies": "rank",
         "host_tier_reserve_bytes": HOST_RESERVE_BYTES,
-        "absorbed_mla_copies": True,
         "speculation_methods": SPECULATION_METHODS,
         "kv_dtypes": ("bfloat16", "float16", "fp8_e4m3", "fp8_e5m2", "nvfp4"),
         "weight_formats": ("fp32", "bf16", "fp16", "fp8", "mxfp8", "int8", "int4", "nvfp4", "mxfp4"),
@@ -52,7 +50,6 @@ def _cpu() -> dict[str, Any]:
         "default_prefill_tokens": CPU_PREFILL_TOKENS,
         "host_kv_copies": "rank",
         "host_tier_reserve_bytes": 0,
-        "absorbed_mla_copies": True,
         "speculation_methods": (),
         "kv_dtypes": ("bfloat16", "float16", "float32", "fp8_e4m3"),
         "weight_formats": ("fp32", "bf16", "fp16"),

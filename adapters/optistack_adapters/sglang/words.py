@@ -34,6 +34,11 @@ def kv_word(dtype: str) -> str:
     return "auto" if dtype in ("float16", "float32") else dtype
 
 
+def kv_note(dtype: str | None) -> str:
+    """A remark where SGLang's word is another one."""
+    return f"{kv_word(dtype)} is SGLang's word for {dtype}" if dtype and kv_word(dtype) != dtype else ""
+
+
 def kv_dtype(word: str) -> str | None:
     """The dtype behind a word of SGLang's or a torch dtype; ``None`` for ``auto``, which says nothing."""
     if word == "auto":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import PurePosixPath
 from typing import Any
 
 from optistack.facts.node import GIB
@@ -59,7 +58,11 @@ def gib_word(size_bytes: int) -> str:
 
 
 def native_connector(host: CacheTier, storage: CacheTier | None) -> dict[str, Any]:
-    """vLLM's own connector: host RAM, and below it files when there is a storage tier."""
+    """vLLM's own connector: host RAM, and below it files when there is a storage tier.
+
+    vLLM tells folders apart by model path and weights' dtype alone, not by KV dtype or content of the checkpoint
+    (v1/kv_offload/file_mapper.py), so the tier's directory has to be one for exactly these bytes.
+    """
     extra: dict[str, Any] = {"cpu_bytes_to_use": host.capacity_bytes.value or 0}
     if host.write_policy.value == SELECTIVE:
         extra["store_threshold"] = STORE_AFTER
@@ -67,19 +70,9 @@ def native_connector(host: CacheTier, storage: CacheTier | None) -> dict[str, An
     if storage is not None:
         extra["spec_name"] = "TieringOffloadingSpec"
         extra["secondary_tiers"] = [
-            {"type": "fs", "root_dir": storage_folder(storage), **(storage.extra_config.value or {})}
+            {"type": "fs", "root_dir": storage.directory.value, **(storage.extra_config.value or {})}
         ]
     return {"kv_connector": "OffloadingConnector", **_BOTH, "kv_connector_extra_config": extra}
-
-
-def storage_folder(storage: CacheTier) -> str:
-    """The tier's directory, and in it a folder named by the tier's key.
-
-    vLLM tells directories apart by model path and weights' dtype alone, not by KV dtype or content of the checkpoint
-    (v1/kv_offload/file_mapper.py), so the key has to.
-    """
-    folder = PurePosixPath(storage.directory.value or "")
-    return str(folder / storage.key.value) if storage.key.value else str(folder)
 
 
 def _special(host: CacheTier) -> bool:

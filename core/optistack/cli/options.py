@@ -17,7 +17,7 @@ DEFAULT_STACK = Path("optistack.yaml")
 
 Stack = Annotated[Path, typer.Option("--stack", metavar="FILE", help="The stack file.")]
 Backend = Annotated[str | None, typer.Option("--backend", metavar="NAME", help="sglang, vllm, or another installed.")]
-Node = Annotated[str | None, typer.Option("--node", metavar="NAME", help="Node preset (b200x4, cpu) or local.")]
+Node = Annotated[str | None, typer.Option("--node", metavar="NAME", help="Node preset (b200x4, cpu) or detect.")]
 EnginePython = Annotated[
     str | None, typer.Option("--engine-python", metavar="PATH", help="Python of the engine's own environment.")
 ]

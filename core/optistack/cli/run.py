@@ -113,9 +113,9 @@ def _report(error: Exception, words: Sequence[str]) -> int:
 def _described(error: Exception, words: Sequence[str]) -> tuple[int, str, str, dict[str, Any]]:
     """Exit code, sentence, fix, and what else ``--json`` tells."""
     if isinstance(error, PlanRefusedError) and error.rule:
-        from optistack.cli.views.rules import degraded_hint
+        from optistack.cli.views.rules import degradable
 
-        message, fix = f"{error.message} (rule {error.rule})", f"{error.fix}{degraded_hint(bool(error.plugin))}".strip()
+        message, fix = f"{error.message} (rule {error.rule})", degradable(error.fix, bool(error.plugin))
         return error.exit_code, message, fix, {"rule": error.rule, "plugin": error.plugin}
     if isinstance(error, OptistackError):
         problems = [vars(problem) for problem in getattr(error, "problems", ())]

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 100_000
 """Columns in a pipe: more than any line, so that nothing wraps."""
 
+HEARTBEAT_S = 15.0
+"""How often a step that takes long says in a pipe where it is."""
+
 
 def show(*parts: RenderableType) -> None:
     """Print ``parts`` to stdout, one below the other."""
@@ -76,14 +79,18 @@ def _stderr() -> Console:
 class ScreenProgress:
     """What happens during something long: a spinner in a terminal, a line for each step in a pipe. On stderr.
 
-    A step that is over is kept as a line with the time that it took. Use as a context manager.
+    In a terminal a step that is over is kept as a line with the time that it took; in a pipe a long one says now and
+    then where it is. Use as a context manager.
     """
 
     def __init__(self) -> None:
         self._console = _stderr()
+        # Not what rich takes for a terminal: FORCE_COLOR in a log must not fill it with a spinner's frames.
+        self._spins = sys.stderr.isatty()
         self._status: Status | None = None
         self._text = ""
         self._since = 0.0
+        self._told = 0.0
 
     def __enter__(self) -> ScreenProgress:
         return self
@@ -98,13 +105,18 @@ class ScreenProgress:
     def step(self, text: str) -> None:
         self._finish(done=True)
         self._text, self._since = text, time.monotonic()
-        if self._console.is_terminal:
+        self._told = self._since
+        if self._spins:
             self._status = self._console.status(_escaped(text))
             self._status.start()
         else:
             self._console.print(_escaped(text), soft_wrap=True)
 
     def detail(self, text: str) -> None:
+        now = time.monotonic()
+        if not self._spins and text and now - self._told > HEARTBEAT_S:
+            self._told = now
+            self._console.print(f"  {now - self._since:.0f} s: {_escaped(text)}", soft_wrap=True)
         if self._status is not None:
             room = max(10, self._console.width - len(self._text) - 6)
             self._status.update(f"{_escaped(self._text)} [dim]{_escaped(text[:room])}[/dim]")

@@ -143,7 +143,13 @@ class _Install:
             self.progress.step(
                 f"Removing {', '.join(self.recipe.removals)}, whose builds do not load beside this PyTorch"
             )
-            self._pip(["uninstall", "--yes", *self.recipe.removals])
+            try:
+                self._pip(["uninstall", "--yes", *self.recipe.removals])
+            except PipError as error:
+                raise InputError(
+                    f"pip could not remove {', '.join(self.recipe.removals)}: {error.reason}.",
+                    fix=f"Its whole output is in {self.log}.",
+                ) from error
 
     def _pip(self, arguments: list[str]) -> None:
         run_pip(self.python, arguments, log=self.log, progress=self.progress, keep_open=(self.held,))

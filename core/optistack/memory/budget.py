@@ -93,7 +93,7 @@ def budget(request: BudgetRequest) -> MemoryBudget:
     capacity = _capacity_bytes(request)
     weights = weight_lines(request.model, placement, even=gross)
     charges = tuple(
-        MemoryLine(label=charge.what, bytes=charge.per_gpu_bytes, why=charge.why)
+        MemoryLine(label=charge.what, bytes=charge.per_gpu_bytes, why=charge.why, while_serving=charge.while_serving)
         for charge in request.charges
         if charge.per_gpu_bytes
     )

@@ -6,13 +6,14 @@ from pydantic import BaseModel, ConfigDict
 
 
 class MemoryLine(BaseModel):
-    """``bytes`` taken by ``label`` on one GPU (or of the host), and why."""
+    """``bytes`` taken by ``label`` on one GPU (or of the host), and why; ``while_serving`` as in ``MemoryCharge``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     label: str
     bytes: int
     why: str = ""
+    while_serving: bool = False
 
 
 def total(lines: tuple[MemoryLine, ...]) -> int:

@@ -209,6 +209,10 @@ class _Attempt:
         rules += [(self.backend.name, rule) for rule in self.backend.rules()]
         for plugin in self.plugins:
             rules += [(plugin.name, rule) for rule in self.host.call_many(plugin, "optistack_rules", Rule)]
+        sources: dict[str, str] = {}
+        for source, rule in rules:
+            if sources.setdefault(rule.id, source) != source:
+                raise PlanRefusedError(f"Two rules are called {rule.id}: of {sources[rule.id]} and of {source}.")
         return rules
 
 

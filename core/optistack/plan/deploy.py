@@ -64,7 +64,8 @@ def check_machine(plan: Plan, here: NodeFacts) -> None:
 def _process(plan: Plan, launch: Launch, python: str, port: int, engine_env: Mapping[str, str]) -> ProcessSpec:
     name = f"replica-{launch.replica}"
     folder = str(paths.deployments_dir() / plan.spec.name / name)
-    env = {**engine_env, **launch.env(port=port, folder=folder)}
+    # Empty is unset: an engine takes six seconds longer to import when its compiled files are not kept.
+    env = {"PYTHONDONTWRITEBYTECODE": "", **engine_env, **launch.env(port=port, folder=folder)}
     if launch.gpus:
         env["CUDA_VISIBLE_DEVICES"] = _visible(launch.gpus)
     return ProcessSpec(

@@ -20,6 +20,9 @@ TOLERANCES = {"budget.kv_tokens": 0.02, "tiers.2.capacity_bytes": 0.03}
 NOT_THE_ENGINES = ("routing.",)
 """Settings that no engine knows about; the plugin that sets them proves them itself."""
 
+ONLY_WITH = {"kv.draft_dtype": "speculation.draft_checkpoint"}
+"""Settings that mean something only beside another one."""
+
 NO_EVIDENCE = "the engine gives no evidence of this"
 
 
@@ -68,6 +71,8 @@ def _settings(plan: Plan, observed: Mapping[str, Observed]) -> Iterator[CheckRes
         if not value.is_set or path.startswith(NOT_THE_ENGINES):
             continue
         if value.fallback and path not in observed:
+            continue
+        if path in ONLY_WITH and not plan.stack.get(ONLY_WITH[path]).is_set:
             continue
         yield compare(path, value.value, observed.get(path), promised_by(value))
 

@@ -113,7 +113,7 @@ def stack_parts(kimi_draft: ModelFacts) -> tuple[Settings, ...]:
                     what="draft weights", per_gpu_bytes=weight_bytes(kimi_draft, Placement(tensor_parallel=4))
                 ),
                 MemoryCharge(what="draft KV", per_kv_token_bytes=bytes_per_token(kimi_draft, "bfloat16", 4)),
-                MemoryCharge(what="draft hidden states", per_gpu_bytes=16384 * captured * 7168 * 2),
+                MemoryCharge(what="draft hidden states", per_gpu_bytes=16384 * captured * 7168 * 2, while_serving=True),
             ),
         ),
         CacheTier(
@@ -127,7 +127,7 @@ def stack_parts(kimi_draft: ModelFacts) -> tuple[Settings, ...]:
         CacheTier(
             level=3,
             backend=choose("file"),
-            directory=choose("/mnt/nvme/kv"),
+            directory=choose("/mnt/nvme/kv/9f2c"),
             key=choose("9f2c"),
             prefetch_policy=suggest("timeout"),
         ),
@@ -166,22 +166,18 @@ def build(kimi: ModelFacts) -> Build:
             BudgetRequest(
                 model=facts,
                 node=share.node,
-                placement=Placement(
-                    tensor_parallel=spec.parallel.tensor,
-                    attention_data_parallel=spec.parallel.attention_data,
-                    expert_parallel=spec.parallel.expert,
-                    absorbed_mla_copies=True,
-                ),
+                tensor_parallel=spec.parallel.tensor,
+                attention_data_parallel=spec.parallel.attention_data,
+                expert_parallel=spec.parallel.expert,
                 kv_dtype=stack.kv.dtype.value or facts.dtype,
                 page_size_tokens=stack.kv.page_size_tokens.value or 1,
                 charges=stack.charges,
                 reserves=backend.reserves(stack, facts, share.node, engine, spec),
                 kv_pool_bytes=int(spec.serving.kv_memory_gib * 2**30) if spec.serving.kv_memory_gib else None,
-                input_tokens=spec.workload.input_tokens,
-                output_tokens=spec.workload.output_tokens,
+                workload_tokens=spec.workload.input_tokens + spec.workload.output_tokens,
             )
         )
-        request = RenderRequest(spec, stack, facts, share.node, engine, memory, replica, share.gpu_indices)
+        request = RenderRequest(spec, stack, facts, share.node, engine, memory, replica, share.gpus)
         launch = backend.render(request)
         return Planned(request, launch, RuleContext(spec, stack, facts, share.node, engine, memory, launch))
 

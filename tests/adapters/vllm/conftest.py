@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from optistack.backend import RenderRequest
@@ -19,8 +20,11 @@ from optistack.rules import RuleContext
 from optistack.settings import KVLayout, Serving, suggest
 from optistack.settings.resolved import Contribution, combine
 from optistack.stack.spec import StackSpec
+from optistack.verify.endpoint import Endpoint
+from optistack.verify.receipt import Observed
 from optistack_adapters.vllm import backend
 
+OBSERVED = Path(__file__).parent / "observed"
 STACKS = Path(__file__).parents[3] / "stacks" / "models"
 
 SMALL = {
@@ -39,6 +43,7 @@ SMALL = {
 }
 
 Make = Callable[..., Any]
+Serve = Callable[..., dict[str, Observed]]
 
 
 @pytest.fixture(scope="session")
@@ -143,3 +148,40 @@ def make_context(make_request: Make) -> Make:
         )
 
     return make
+
+
+@pytest.fixture
+def observe() -> Serve:
+    """``observe(run, metrics="used", dev=True, log=True, edit=...)``: what the adapter says about a recorded run."""
+
+    def serve(
+        run: str,
+        *,
+        metrics: str = "used",
+        dev: bool = True,
+        log: bool | str = True,
+        edit: Callable[[str], str] = lambda text: text,
+        config: dict[str, Any] | None = None,
+    ) -> dict[str, Observed]:
+        folder = OBSERVED / run
+        info = json.loads((folder / "server_info.json").read_text())
+        info["vllm_config"].update(config or {})
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            match request.url.path:
+                case "/metrics":
+                    return httpx.Response(200, text=edit((folder / f"metrics-{metrics}.txt").read_text()))
+                case "/v1/models":
+                    return httpx.Response(200, text=(folder / "models.json").read_text())
+                case "/version":
+                    return httpx.Response(200, json={"version": "0.32.0"})
+                case "/server_info" if dev:
+                    assert request.url.params["config_format"] == "json"
+                    return httpx.Response(200, json=info)
+            return httpx.Response(404)
+
+        text = (folder / "log.txt").read_text() if log is True else log or None
+        with Endpoint("http://engine", transport=httpx.MockTransport(answer)) as endpoint:
+            return dict(backend.observe(endpoint, text or None))
+
+    return serve

@@ -2,60 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import httpx
-import pytest
-
-from optistack.verify.endpoint import Endpoint
 from optistack.verify.receipt import Observed
-from optistack_adapters.vllm import backend
 
-OBSERVED = Path(__file__).parent / "observed"
 FP8 = "cpu-0.32-fp8-dflash"
 BF16 = "cpu-0.32-bfloat16"
 
 Serve = Callable[..., dict[str, Observed]]
-
-
-@pytest.fixture
-def observe() -> Serve:
-    """``observe(run, metrics="used", dev=True, log=True, edit=...)``: what the adapter says about a recorded run."""
-
-    def serve(
-        run: str,
-        *,
-        metrics: str = "used",
-        dev: bool = True,
-        log: bool | str = True,
-        edit: Callable[[str], str] = lambda text: text,
-        config: dict[str, Any] | None = None,
-    ) -> dict[str, Observed]:
-        folder = OBSERVED / run
-        info = json.loads((folder / "server_info.json").read_text())
-        info["vllm_config"].update(config or {})
-
-        def answer(request: httpx.Request) -> httpx.Response:
-            match request.url.path:
-                case "/metrics":
-                    return httpx.Response(200, text=edit((folder / f"metrics-{metrics}.txt").read_text()))
-                case "/v1/models":
-                    return httpx.Response(200, text=(folder / "models.json").read_text())
-                case "/version":
-                    return httpx.Response(200, json={"version": "0.32.0"})
-                case "/server_info" if dev:
-                    assert request.url.params["config_format"] == "json"
-                    return httpx.Response(200, json=info)
-            return httpx.Response(404)
-
-        text = (folder / "log.txt").read_text() if log is True else log or None
-        with Endpoint("http://engine", transport=httpx.MockTransport(answer)) as endpoint:
-            return dict(backend.observe(endpoint, text or None))
-
-    return serve
 
 
 def values(observed: dict[str, Observed]) -> dict[str, Any]:
@@ -75,6 +30,7 @@ def test_a_run_with_fp8_kv_and_a_draft_shows_it_all(observe: Serve) -> None:
         "serving.cache_report": True,
         "kv.dtype": "fp8_e4m3",
         "kv.draft_dtype": "bfloat16",
+        "kv.scales": "unit",
         "kv.page_size_tokens": 128,
         "budget.kv_tokens": 41_088,
         "speculation.method": "dflash",
@@ -137,59 +93,10 @@ def test_an_engine_without_speculation_is_found_out(observe: Serve) -> None:
     assert seen["kv.dtype"].value == "bfloat16"
 
 
-def test_pool_tokens_are_slots_even_where_vllm_counts_whole_requests(observe: Serve) -> None:
-    """182 pages of 128; vLLM says 22,750, since a request of 1,500 tokens takes 12 whole pages."""
-    seen = observe(BF16)["budget.kv_tokens"]
-    assert seen.value == 182 * 128
-    assert 'kv_cache_size_tokens="22750"' in seen.proof
-
-
-def test_a_pool_of_several_groups_is_what_vllm_says_it_is(observe: Serve) -> None:
-    """Windowed layers need blocks of their own, and then blocks times page size is more than what fits."""
-    seen = observe(BF16, edit=lambda text: text.replace('kv_cache_size_tokens="22750"', 'kv_cache_size_tokens="11000"'))
-    assert seen["budget.kv_tokens"].value == 11_000
-
-
-def test_pools_of_several_engines_are_added_up(observe: Serve) -> None:
-    def twice(text: str) -> str:
-        line = next(line for line in text.splitlines() if line.startswith("vllm:cache_config_info{"))
-        return text + line.replace('engine="0"', 'engine="1"') + "\n"
-
-    assert observe(FP8, edit=twice)["budget.kv_tokens"].value == 2 * 41_088
-
-
 def test_running_requests_are_of_all_groups_and_of_those_that_may_be_active(observe: Serve) -> None:
     scheduler = {"max_num_seqs": 4, "max_num_active_seqs": 3}
     config = {"scheduler_config": scheduler, "parallel_config": {"data_parallel_size": 2}}
     assert observe(FP8, config=config)["serving.max_running_requests"].value == 6
-
-
-@pytest.mark.parametrize(("dev", "log"), [(True, False), (False, True)])
-def test_auto_kv_is_the_models_dtype_only_without_quantization(observe: Serve, dev: bool, log: bool) -> None:
-    def auto(text: str) -> str:
-        return text.replace('cache_dtype="bfloat16"', 'cache_dtype="auto"')
-
-    seen = observe(BF16, dev=dev, log=log, edit=auto)["kv.dtype"]
-    assert seen.value == "bfloat16"
-    assert "without quantization" in seen.proof
-
-
-def test_auto_kv_proves_nothing_on_a_quantized_checkpoint_or_without_evidence(observe: Serve) -> None:
-    def auto(text: str) -> str:
-        return text.replace('cache_dtype="bfloat16"', 'cache_dtype="auto"')
-
-    quantized = {"model_config": {"dtype": "torch.bfloat16", "quantization": "compressed-tensors"}}
-    for seen in (
-        observe(BF16, edit=auto, config=quantized, log=False),
-        observe(BF16, edit=auto, dev=False, log=False),
-    ):
-        assert seen["kv.dtype"].value is None
-        assert "does not say what it became" in seen["kv.dtype"].proof
-
-
-def test_a_draft_without_a_dtype_of_its_own_has_the_targets(observe: Serve) -> None:
-    config = {"speculative_config": {"method": "dflash", "num_speculative_tokens": 7, "kv_cache_dtype": None}}
-    assert observe(FP8, config=config)["kv.draft_dtype"].value == "fp8_e4m3"
 
 
 CUDA_LOG = """\
@@ -211,6 +118,7 @@ def test_a_gpu_log_proves_the_kernels(observe: Serve) -> None:
         "serving.attention_backend": "FLASHINFER_MLA",
         "serving.prefill_attention_backend": "TRTLLM_RAGGED",
         "serving.cuda_graphs": True,
+        "kv.scales": "checkpoint",
         "speculation.draft_attention_backend": "FLASH_ATTN",
         "speculation.draft_checkpoint": "org/draft",
         "quantization.moe_backend": "flashinfer_trtllm",
@@ -252,6 +160,7 @@ def test_a_storage_tier_is_proven_by_the_configuration(observe: Serve) -> None:
     assert seen["tiers.2.backend"].value == "native"
     assert seen["tiers.2.capacity_bytes"].value == 1000
     assert seen["tiers.3.backend"].value == "file"
+    assert (seen["tiers.3.directory"].value, seen["tiers.3.key"].value) == ("/kv/key", "key")
 
 
 def test_both_children_of_a_multi_connector_are_seen(observe: Serve) -> None:

@@ -35,7 +35,7 @@ DFLASH = Speculation(
 )
 FP8 = KVLayout(dtype=choose("fp8_e4m3", why="half the bytes"), draft_dtype="bfloat16")
 HOST = CacheTier(level=2, backend="native", capacity_bytes=int(700.5 * 2**30))
-FILE = CacheTier(level=3, backend="file", directory="/kv", key="a1b2")
+FILE = CacheTier(level=3, backend="file", directory="/kv/a1b2", key="a1b2")
 NVFP4 = WeightQuantization(experts="nvfp4", moe_backend="flashinfer_trtllm")
 
 KIMI = {

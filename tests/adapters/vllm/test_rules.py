@@ -18,7 +18,7 @@ DFLASH_8 = Speculation(method="dflash", draft_checkpoint="org/draft", num_draft_
 NGRAM = Speculation(method="ngram", num_draft_tokens=4)
 FP8 = KVLayout(dtype="fp8_e4m3", draft_dtype="bfloat16")
 HOST = CacheTier(level=2, capacity_bytes=2**36)
-FILE = CacheTier(level=3, backend="file", directory="/kv", key="k")
+FILE = CacheTier(level=3, backend="file", directory="/kv/k", key="k")
 CPU: dict[str, Any] = {"node": "cpu", "spec": {"serving": {"kv_memory_gib": 1}}}
 H200: dict[str, Any] = {"node": "h200x8"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from optistack.backend import RenderRequest
 from optistack_adapters.base import LaunchBuilder
-from optistack_adapters.sglang.words import kv_word
+from optistack_adapters.sglang.words import kv_note, kv_word
 
 
 def add_attention(build: LaunchBuilder, request: RenderRequest) -> None:
@@ -12,8 +12,6 @@ def add_attention(build: LaunchBuilder, request: RenderRequest) -> None:
     serving, kv = request.stack.serving, request.stack.kv
     build.carry("--attention-backend", "serving.attention_backend", serving.attention_backend)
     build.carry("--prefill-attention-backend", "serving.prefill_attention_backend", serving.prefill_attention_backend)
-    dtype = kv.dtype.value
-    note = f"{kv_word(dtype)} is SGLang's word for {dtype} here" if dtype and kv_word(dtype) != dtype else ""
-    build.carry("--kv-cache-dtype", "kv.dtype", kv.dtype, kv_word, note=note)
+    build.carry("--kv-cache-dtype", "kv.dtype", kv.dtype, kv_word, note=kv_note(kv.dtype.value))
     build.carry("--page-size", "kv.page_size_tokens", kv.page_size_tokens)
     build.carry("--quantization-param-path", "kv.scales_file", kv.scales_file)

@@ -6,7 +6,7 @@ from optistack.backend import RenderRequest
 from optistack_adapters.base import LaunchBuilder
 from optistack_adapters.sglang import versions
 from optistack_adapters.sglang.kernels import draft_backend
-from optistack_adapters.sglang.words import CHAINED, algorithm, kv_word, quantization_word
+from optistack_adapters.sglang.words import CHAINED, algorithm, kv_note, kv_word, quantization_word
 
 
 def add_speculation(build: LaunchBuilder, request: RenderRequest) -> None:
@@ -54,7 +54,8 @@ def _draft(build: LaunchBuilder, request: RenderRequest) -> None:
             reference="sglang arg_groups/serving_hook.py:685",
         )
     if versions.has("draft-kv-dtype", request.engine.version):
-        build.carry("--speculative-draft-kv-cache-dtype", "kv.draft_dtype", stack.kv.draft_dtype, kv_word)
+        dtype = stack.kv.draft_dtype
+        build.carry("--speculative-draft-kv-cache-dtype", "kv.draft_dtype", dtype, kv_word, note=kv_note(dtype.value))
 
 
 def _dflash(build: LaunchBuilder, request: RenderRequest) -> None:

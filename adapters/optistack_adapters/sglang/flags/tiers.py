@@ -22,6 +22,10 @@ DIRECTORIES = {
 """Variables that say where a storage backend keeps its files. They outrank its extra config."""
 
 
+MOONCAKE_TAG = "extra_backend_tag"
+"""Part of the name of every object (mem_cache/storage/mooncake_store/mooncake_store.py, 0.5.17 to 0.5.23)."""
+
+
 def add_tiers(build: LaunchBuilder, request: RenderRequest) -> None:
     """The host tier and the storage tier. A host tier that is not HiCache is left to the rules, which refuse it."""
     host, storage = request.stack.tier(2), request.stack.tier(3)
@@ -42,14 +46,6 @@ def hicache_gb(request: RenderRequest, capacity_bytes: int) -> int:
     draft = sum(charge.per_kv_token_bytes for charge in request.stack.charges)
     share = (budget.bytes_per_kv_token - draft) / budget.bytes_per_kv_token if budget.bytes_per_kv_token else 1.0
     return int(capacity_bytes / request.spec.parallel.tensor * share / GB + 1e-9)
-
-
-def storage_directory(tier: CacheTier) -> str | None:
-    """The directory of a storage tier, with its key as the last part: SGLang's own file names lack dtype and layout."""
-    directory, key = tier.directory.value, tier.key.value
-    if directory is None or key is None or key in directory:
-        return directory
-    return f"{directory.rstrip('/')}/{key}"
 
 
 def _host(build: LaunchBuilder, request: RenderRequest, tier: CacheTier) -> None:
@@ -76,17 +72,23 @@ def _host(build: LaunchBuilder, request: RenderRequest, tier: CacheTier) -> None
 def _storage(build: LaunchBuilder, request: RenderRequest, tier: CacheTier) -> None:
     build.carry("--hicache-storage-backend", "tiers.3.backend", tier.backend)
     build.carry("--hicache-storage-prefetch-policy", "tiers.3.prefetch_policy", tier.prefetch_policy)
-    build.carry(
-        "--hicache-storage-backend-extra-config",
-        "tiers.3.extra_config",
-        tier.extra_config,
-        lambda config: json.dumps(config, sort_keys=True),
-    )
+    _extra_config(build, tier)
     variable = DIRECTORIES.get(tier.backend.value or "")
-    directory = storage_directory(tier)
-    if variable is not None and directory is not None:
-        build.variable(variable, directory, setting="tiers.3.directory", **credit(tier.directory))
+    if variable is not None and tier.directory.is_set:
+        build.variable(variable, tier.directory.value, setting="tiers.3.directory", **credit(tier.directory))
     if request.spec.serving.dev_endpoints and versions.has("own-variables", request.engine.version):
         build.variable(
             "SGLANG_EXPOSE_OWN_ENV_VARS", 1, source="stack", why="serving.dev_endpoints: proves the directory"
         )
+
+
+def _extra_config(build: LaunchBuilder, tier: CacheTier) -> None:
+    """The backend's own settings. Mooncake has no directories, but a tag that tells apart what shares a store."""
+    config, key = dict(tier.extra_config.value or {}), tier.key
+    flag = "--hicache-storage-backend-extra-config"
+    if tier.backend.value == "mooncake" and key.is_set and MOONCAKE_TAG not in config:
+        config[MOONCAKE_TAG] = key.value
+        build.flag(flag, json.dumps(config, sort_keys=True), setting="tiers.3.key", **credit(key))
+    elif config:
+        word = json.dumps(config, sort_keys=True)
+        build.flag(flag, word, setting="tiers.3.extra_config", **credit(tier.extra_config))

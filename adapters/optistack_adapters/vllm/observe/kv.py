@@ -15,6 +15,7 @@ def observe_kv(evidence: Evidence) -> dict[str, Observed | None]:
     return {
         "kv.dtype": _dtype(evidence),
         "kv.draft_dtype": _draft_dtype(evidence),
+        "kv.scales": _scales(evidence),
         "kv.page_size_tokens": evidence.from_label("block_size"),
         "budget.kv_tokens": _tokens(evidence),
     }
@@ -42,6 +43,28 @@ def _dtype_behind_auto(evidence: Evidence) -> tuple[str, str] | None:
     if logged is not None and evidence.from_log("quantization") is None:
         return logged.removeprefix("torch."), f"log: dtype={logged}, quantization=None"
     return None
+
+
+def _scales(evidence: Evidence) -> Observed | None:
+    """vLLM reads KV scales of quantized checkpoints only, and says so where it finds none
+    (model_executor/layers/quantization/kv_cache.py); 0.26 can also compute them (``calculate_kv_scales``).
+    """
+    dtype = _dtype(evidence)
+    if dtype is None or not str(dtype.value).startswith("fp8"):
+        return None
+    if evidence.label("calculate_kv_scales") == "True":
+        return Observed(value="computed", proof=f'{CACHE_INFO}{{calculate_kv_scales="True"}}')
+    line = evidence.log.unit_scales() if evidence.log else None
+    if line is not None:
+        return Observed(value="unit", proof=f"log: {line}")
+    plain = _dtype_behind_auto(evidence)
+    if plain is not None:
+        return Observed(value="unit", proof=f"a checkpoint without quantization brings no scales, {plain[1]}")
+    if evidence.log is not None and evidence.log.engine_version() is not None:
+        return Observed(
+            value="checkpoint", proof="log: a quantized checkpoint, and no line about a scaling factor of 1.0"
+        )
+    return Observed(value=None, proof="only the engine's log says whether the checkpoint's scales were found")
 
 
 def _draft_dtype(evidence: Evidence) -> Observed | None:

@@ -17,6 +17,7 @@ _ATTENTION = (
 )
 _MLA_PREFILL = re.compile(r"Using (?P<name>[A-Z][A-Z0-9_]+) MLA prefill backend\.")
 _MOE = re.compile(r"Using '?(?P<name>[A-Za-z0-9_]+)'? (?P<format>[A-Za-z0-9]+) MoE backend")
+_UNIT_SCALES = re.compile(r"Using KV cache scaling factor 1\.0 for \w+")
 _CONNECTOR = re.compile(r"Creating v1 connector with name: (?P<name>\w+)")
 _TIERING = re.compile(r"Creating offloading spec with name: (?P<name>\w+)")
 
@@ -77,6 +78,11 @@ class EngineLog:
         """Kernels of the experts and their format: ``("FLASHINFER_TRTLLM", "NvFp4")``."""
         match = self._last(_MOE)
         return (match["name"], match["format"]) if match else None
+
+    def unit_scales(self) -> str | None:
+        """The line that says that the checkpoint has no KV scales."""
+        match = self._last(_UNIT_SCALES)
+        return match.group() if match else None
 
     def connectors(self) -> list[str]:
         return [match["name"] for line in self._lines if (match := _CONNECTOR.search(line))]

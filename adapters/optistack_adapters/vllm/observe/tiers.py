@@ -30,7 +30,11 @@ def observe_tiers(evidence: Evidence) -> dict[str, Observed | None]:
     connectors = _connectors(evidence)
     offloads = any(sample.name.startswith(OFFLOAD) for sample in evidence.metrics.samples)
     host = _host(evidence, connectors, offloads)
-    found: dict[str, Observed | None] = {"tiers.2.backend": host, "tiers.3.backend": _storage(evidence, connectors)}
+    found: dict[str, Observed | None] = {
+        "tiers.2.backend": host,
+        "tiers.3.backend": _storage(evidence, connectors),
+        **_folder(connectors),
+    }
     if host is not None and host.value == NONE:
         found["tiers.2.capacity_bytes"] = Observed(value=0, proof=host.proof)
     elif host is not None and host.value == "native":
@@ -87,6 +91,20 @@ def _policy(evidence: Evidence) -> Observed:
     if evidence.metrics.has(SKIPPED):
         return Observed(value=SELECTIVE, proof=f"/metrics has {SKIPPED}")
     return Observed(value="write_through", proof=f"/metrics has no {SKIPPED}: nothing is filtered")
+
+
+def _folder(connectors: dict[str, dict[str, Any]]) -> dict[str, Observed | None]:
+    """The folder of a file tier; its last part is what tells it from folders with other bytes."""
+    for extra in connectors.values():
+        for tier in extra.get("secondary_tiers") or ():
+            folder = tier.get("root_dir") if isinstance(tier, dict) else None
+            if isinstance(folder, str):
+                proof = f"/server_info kv_transfer_config secondary_tiers[].root_dir = {folder!r}"
+                return {
+                    "tiers.3.directory": Observed(value=folder, proof=proof),
+                    "tiers.3.key": Observed(value=folder.rpartition("/")[2], proof=proof),
+                }
+    return {}
 
 
 def _storage(evidence: Evidence, connectors: dict[str, dict[str, Any]]) -> Observed | None:

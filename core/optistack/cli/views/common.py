@@ -16,7 +16,7 @@ MIB = 2**20
 SEVERITY_STYLES = {"error": "bold red", "override": "yellow", "silent": "yellow", "degraded": "yellow", "note": "cyan"}
 
 
-LONGEST_ALIGNED = 24
+LONGEST_ALIGNED = 36
 LONGEST_ALIGNED_WIDE = 60
 """Columns of a cell that its neighbours above and below are aligned to, in a terminal and in a pipe: one long value
 must not push everybody else's next cell over the edge."""

@@ -8,8 +8,11 @@ from itertools import groupby
 from rich.console import RenderableType
 from rich.text import Text
 
-from optistack.cli.views.common import columns, heading, indented
+from optistack.cli.views.common import columns, heading, indented, size_text
 from optistack.plan.diff import Difference, Part
+
+SIZE = " bytes"
+"""How the names of figures in bytes end."""
 
 TITLES = {
     Part.ENGINE: "Engine, node and model",
@@ -37,17 +40,22 @@ def diff_view(differences: Sequence[Difference], before: str, after: str, *, wid
 
 
 def _row(difference: Difference) -> tuple[Text, Text, Text]:
-    before, after = _said(difference.before, difference.who_before), _said(difference.after, difference.who_after)
+    name, sized = difference.name, difference.part is Part.MEMORY and difference.name.endswith(SIZE)
+    if sized:
+        name = name.removesuffix(SIZE)
+    before = _said(difference.before, difference.who_before, sized=sized)
+    after = _said(difference.after, difference.who_after, sized=sized)
     if difference.before is None:
-        return Text("+", "green"), Text(difference.name, "green"), after
+        return Text("+", "green"), Text(name, "green"), after
     if difference.after is None:
-        return Text("-", "red"), Text(difference.name, "red"), before
-    change = _change(difference)
-    return Text("~", "yellow"), Text(difference.name), Text.assemble(before, " → ", after, (change, "dim"))
+        return Text("-", "red"), Text(name, "red"), before
+    return Text("~", "yellow"), Text(name), Text.assemble(before, " → ", after, (_change(difference), "dim"))
 
 
-def _said(value: str | None, who: str) -> Text:
+def _said(value: str | None, who: str, *, sized: bool) -> Text:
     shown = " ".join((value or "").split())
+    if sized and value is not None:
+        shown = size_text(int(value.replace(",", "")))
     return Text.assemble(shown, (f" ({who})" if who else "", "dim"))
 
 

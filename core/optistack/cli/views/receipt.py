@@ -7,34 +7,36 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from optistack.cli.views.common import columns, heading, indented, joined
+from optistack.cli.views.common import LONGEST_ALIGNED, Entries, heading, indented, joined, reason
 from optistack.verify.receipt import CheckResult, Receipt, Status
 
+ORDER = (Status.PASS, Status.UNPROVEN, Status.FAIL)
 STYLES = {Status.PASS: "green", Status.FAIL: "bold red", Status.UNPROVEN: "yellow"}
 
 
 def receipt_view(receipt: Receipt, *, wide: bool) -> Iterator[RenderableType]:
+    """What passed first, what failed last, where the eye is."""
     yield heading(f"Receipt of {receipt.stack}", _where(receipt))
-    table = columns(None, None if wide else 34, None if wide else 18, None, None if wide else 100)
-    order = list(Status)
-    for result in sorted(receipt.results, key=lambda result: order.index(result.status), reverse=False):
-        table.add_row(
-            Text(result.status.value, style=STYLES[result.status]),
-            result.id,
-            _claim(result),
-            result.promised_by,
-            _proof(result, wide=wide),
-        )
-    yield indented(table)
+    entries = Entries(wide=wide)
+    for result in sorted(receipt.results, key=lambda result: ORDER.index(result.status)):
+        cells = [Text(result.status.value, STYLES[result.status]), Text(result.id, "bold")]
+        cells.append(Text(result.promised_by, "cyan"))
+        claim = Text(_claim(result))
+        if wide or len(claim) <= LONGEST_ALIGNED:
+            cells.append(claim)
+            claim = Text()
+        entries.add(cells, [claim, reason(result.proof), Text(result.why)])
+    yield from entries.render()
     for dropped in receipt.dropped:
-        yield Text(f"  left out: {dropped.plugin}, by rule {dropped.rule}: {dropped.message}", style="yellow")
-    yield verdict(receipt)
+        left_out = f"left out: {dropped.plugin}, by rule {dropped.rule}: {dropped.message}"
+        yield indented(Text(left_out, "yellow"))
+    yield indented(verdict(receipt))
 
 
 def verdict(receipt: Receipt) -> Text:
     """One line: ``12 pass, 0 fail, 2 unproven``."""
     style = "bold green" if receipt.passed else "bold red"
-    return Text(f"  {counts(receipt)}", style=style)
+    return Text(counts(receipt), style=style)
 
 
 def counts(receipt: Receipt) -> str:
@@ -52,8 +54,3 @@ def _claim(result: CheckResult) -> str:
     if result.status is Status.PASS and result.asked == result.engine_says:
         return result.asked
     return f"{result.asked} → {result.engine_says}"
-
-
-def _proof(result: CheckResult, *, wide: bool) -> Text:
-    gap = "  " if wide else "\n"
-    return Text.assemble((result.proof, "dim"), f"{gap}{result.why}" if result.why else "")

@@ -29,16 +29,18 @@ def rules_view(plan: Plan, *, wide: bool) -> Iterator[RenderableType]:
         yield from entries.render()
 
 
-def degraded_hint(droppable: bool) -> str:
-    """What ``--allow-degraded`` would do about a refusal, where it would do something."""
-    return " Or leave the plugin out with --allow-degraded." if droppable else ""
+def degradable(fix: str, droppable: bool) -> str:
+    """``fix``, and what ``--allow-degraded`` would do about the refusal where it would do something."""
+    if not droppable or "--allow-degraded" in fix:
+        return fix
+    return f"{fix} Or leave the plugin out with --allow-degraded.".strip()
 
 
 def refusal(plan: Plan) -> tuple[str, str]:
     """Why a refused plan is refused, and the fix: the first reason of the kind that explains the others."""
     if plan.errors:
         first = plan.errors[0]
-        return f"{first.message} (rule {first.rule})", f"{first.fix}{degraded_hint(first.domain is not None)}".strip()
+        return f"{first.message} (rule {first.rule})", degradable(first.fix, first.domain is not None)
     if not plan.budget.feasible:
         return f"The stack does not fit: {plan.budget.reason}", "Use more or larger GPUs, or a smaller KV dtype."
     problems = plan.flag_check.problems

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from optistack.verify.endpoint import Endpoint
 
 METHOD = "dflash"
-MAX_TOKENS = 32
+PROBE_PROMPTS = PROMPTS[:8:2]
+MAX_TOKENS = 24
 COUNTERS_DEADLINE_S = 10.0
 VLLM_COUNTERS = (
     "vllm:spec_decode_num_drafts_total",
@@ -65,7 +66,7 @@ def probe(plan: Plan, endpoint: Endpoint) -> list[CheckResult]:
         return []
     before = _vllm_counters(endpoint)
     try:
-        generations = [generate(endpoint, prompt, max_tokens=MAX_TOKENS) for prompt in PROMPTS]
+        generations = [generate(endpoint, prompt, max_tokens=MAX_TOKENS) for prompt in PROBE_PROMPTS]
     except NotScoredError as error:
         return [_result(plan, "drafts-move", Status.UNPROVEN, engine_says="no token ids", why=str(error))]
     except CheckFailedError as error:

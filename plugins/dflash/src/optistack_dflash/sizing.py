@@ -29,7 +29,7 @@ def _weights(ctx: PlanContext, draft: Draft) -> MemoryCharge:
         what="draft weights",
         per_gpu_bytes=weight_bytes(draft.facts, Placement(tensor_parallel=tensor)),
         why=f"{draft.facts.weight_bytes / 1e9:.2f} GB; {whole / 1e9:.2f} GB of it, the projection of the captured "
-        f"states and the norms, is whole on each of {tensor} GPUs",
+        f"states and the norms, is whole on each of {tensor} ranks",
         reference=str(draft.facts.config_file),
     )
 
@@ -40,7 +40,7 @@ def _kv(ctx: PlanContext, draft: Draft) -> MemoryCharge:
     return MemoryCharge(
         what="draft KV",
         per_kv_token_bytes=bytes_per_token(draft.facts, dtype, tensor),
-        why=f"{draft.facts.layers} layers of {attention.kv_heads} KV heads over {tensor} GPUs in {dtype}; the draft's "
+        why=f"{draft.facts.layers} layers of {attention.kv_heads} KV heads over {tensor} ranks in {dtype}; the draft's "
         "pool has a slot for every token of the target's, window or not",
         reference="sglang 0.5.23 mem_cache/draft_kv_budget.py",
     )
@@ -57,5 +57,6 @@ def _hidden_states(ctx: PlanContext, draft: Draft) -> MemoryCharge:
         per_gpu_bytes=copies * tokens * captured * ctx.model.hidden * value_bytes,
         why=f"{copies} x {tokens} prefill tokens x {captured} captured layers x {ctx.model.hidden} x {value_bytes} "
         f"bytes; in {ctx.engine.backend} {ctx.engine.version} they are {how}",
+        while_serving=True,
         reference="https://github.com/sgl-project/sglang/pull/28956",
     )

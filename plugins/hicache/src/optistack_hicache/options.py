@@ -41,6 +41,7 @@ class HiCacheOptions(BaseModel):
         None,
         min_length=1,
         description="Folder for the storage tier; a folder named by everything that changes the bytes is made in it.",
+        json_schema_extra={"path": True},
     )
     storage_quota_gib: float | None = Field(None, gt=0, description="Size that the storage tier may reach.")
     storage_config: dict[str, Any] = Field(

@@ -43,7 +43,7 @@ def _late_rank(context: RuleContext) -> str | None:
         return None
     largest = room.largest_bytes(host_kv(context.model, context.stack, context.engine, context.spec.parallel))
     asked = tier.capacity_bytes.value
-    return f"{asked / GIB:.0f} GiB, at most {largest / GIB:.0f}" if asked > largest else None
+    return f"{asked / GIB:.0f} GiB, at most {largest // GIB}" if asked > largest else None
 
 
 def _direct(context: RuleContext) -> str | None:

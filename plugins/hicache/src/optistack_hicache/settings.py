@@ -52,7 +52,9 @@ def _host(
     )
     return CacheTier(
         level=2,
-        backend=choose("lmcache" if storage == "lmcache" else "native", why=f"option storage: {options.storage}"),
+        backend=choose("lmcache", why="option storage: LMCache holds both tiers")
+        if storage == "lmcache"
+        else choose("native", why="the engine's own host tier"),
         capacity_bytes=capacity,
         write_policy=choose(options.write_policy, why="option write_policy"),
         layout=layout,
@@ -70,8 +72,8 @@ def _capacity(options: HiCacheOptions, room: HostRoom, kv: HostKV) -> Value[int]
             raise PlanRefusedError(
                 f"A host tier of {options.host_gib:g} GiB{times} does not fit into {room.usable_bytes / GIB:.0f} GiB: "
                 f"{room.describe()}.",
-                fix=f"Ask for at most {room.largest_bytes(kv) / GIB:.0f} GiB."
-                if room.largest_bytes(kv) > 0
+                fix=f"Ask for at most {room.largest_bytes(kv) // GIB} GiB."
+                if room.largest_bytes(kv) > GIB
                 else "Leave hicache out, or use a host with more RAM.",
             )
         why = "option host_gib"
@@ -123,7 +125,9 @@ def _copying(ctx: PlanContext, options: HiCacheOptions) -> tuple[Value[str], Val
         )
     if options.layout is not None:
         return choose(options.layout, why="option layout"), io
-    return suggest(LAYOUT_OF[io.value or "kernel"], why=f"what {io.value} copies", reference=reference), io
+    return suggest(
+        LAYOUT_OF[io.value or "kernel"], why=f"what the io backend {io.value} copies", reference=reference
+    ), io
 
 
 def _storage(ctx: PlanContext, options: HiCacheOptions, storage: str, layout: str | None) -> CacheTier:
