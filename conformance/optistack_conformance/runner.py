@@ -32,6 +32,7 @@ def run_suite(
     """
     check_installed()
     started = time.monotonic()
+    _check_plugins(selection)
     candidate, baseline = _subjects(selection)
     results = _run_pytest(selection, junit, progress)
     from optistack_conformance.reference import fingerprint
@@ -62,6 +63,16 @@ def check_installed() -> None:
             f"The conformance suite needs {', '.join(missing)}.",
             fix="Run: pip install 'optistack[conformance]'",
         )
+
+
+def _check_plugins(selection: Selection) -> None:
+    """Raise InputError for a plugin that is not installed, before anything runs."""
+    if selection.plugins:
+        from optistack.host import Host
+
+        host = Host.from_environment()
+        for name in selection.plugins:
+            host.get(name)
 
 
 def _subjects(selection: Selection) -> tuple[Subject, Subject | None]:

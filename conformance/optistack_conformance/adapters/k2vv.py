@@ -74,8 +74,8 @@ def run_samples(client: Client, samples: Sequence[Mapping[str, Any]], *, concurr
         request.pop("stream", None)
         started = time.monotonic()
         response = client.post(CHAT, **request)
-        body = response.json() if response.status_code == 200 else {"error": response.text[:500]}
-        choice = (body.get("choices") or [{}])[0]
+        body: dict[str, Any] = response.json() if response.status_code == 200 else {"error": response.text[:500]}
+        choice: dict[str, Any] = (body.get("choices") or [{}])[0]
         finish = choice.get("finish_reason")
         calls = (choice.get("message") or {}).get("tool_calls") or []
         return {
