@@ -13,21 +13,24 @@ import numpy as np
 from optistack_conformance.client import CHAT, COMPLETIONS
 from optistack_conformance.faults.catalog import Fault
 from optistack_conformance.faults.generate import Counters, Decoder, Step
+from optistack_conformance.faults.payloads import (
+    MAX_TOKENS,
+    BadRequestError,
+    before_stop,
+    chat_logprob,
+    check,
+    logprobs,
+    piece_of,
+    stops_of,
+    text_of,
+    tool_deltas,
+)
 from optistack_conformance.faults.script import Script
 from optistack_conformance.faults.toy import END, EOS, PAGE_TOKENS, START, ToyModel, log_softmax
 
-MAX_TOKENS = 60_000
 TOOL_ARGUMENTS = {"city": "Oslo", "unit": "celsius", "days": 3}
 STRUCK_TOKEN = 4
 """Where a stream loses or doubles a token."""
-
-
-class BadRequestError(Exception):
-    """Answered with a 4xx."""
-
-    def __init__(self, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class Answerer:
@@ -86,10 +89,10 @@ class Answerer:
         head = self._head(path, body)
         chat = path == CHAT
         calls_tool = script is not None and bool(body.get("tools"))
-        yield head | {"choices": [_piece(chat, "", None, role=True)]}
+        yield head | {"choices": [piece_of(chat, "", None, role=True)]}
         self._count(1)
         used, pending, text, finish = 0, b"", "", "length"
-        stops = _stops(body)
+        stops = stops_of(body)
         try:
             for number, step in enumerate(self._generate(body, ids, script, 0)[0]):
                 used += 1
@@ -100,19 +103,19 @@ class Answerer:
                 pending += bytes([step.token]) * (copies if number == STRUCK_TOKEN and not calls_tool else 1)
                 text += pending.decode(errors="replace")
                 pending = b""
-                ready, stopped = _before_stop(text, stops)
+                ready, stopped = before_stop(text, stops)
                 if stopped:
                     finish, text = "stop", ready
                     break
                 held = max((len(stop) for stop in stops), default=1) - 1
                 if len(text) > held and not calls_tool:
                     piece, text = text[: len(text) - held], text[len(text) - held :]
-                    yield head | {"choices": [_piece(chat, piece, None)]}
+                    yield head | {"choices": [piece_of(chat, piece, None)]}
             if calls_tool:
-                for part in _tool_deltas(self._arguments(text)):
+                for part in tool_deltas(self._arguments(text)):
                     yield head | {"choices": [{"index": 0, "delta": {"tool_calls": [part]}, "finish_reason": None}]}
                 text, finish = "", "tool_calls" if body.get("tool_choice") == "required" else "stop"
-            yield head | {"choices": [_piece(chat, text, finish)]}
+            yield head | {"choices": [piece_of(chat, text, finish)]}
             if (body.get("stream_options") or {}).get("include_usage"):
                 yield head | {"choices": [], "usage": self._usage(len(ids), used, 0)}
         except GeneratorExit:
@@ -128,7 +131,7 @@ class Answerer:
 
     def _prompt(self, path: str, body: dict[str, Any]) -> tuple[list[int], bytes | None]:
         """Token ids of the prompt, and what the model is to say to it."""
-        _check(path, body)
+        check(path, body)
         if path == COMPLETIONS:
             prompt = body["prompt"]
             ids = list(prompt.encode()) if isinstance(prompt, str) else [int(token) for token in prompt]
@@ -170,19 +173,19 @@ class Answerer:
         self, body: dict[str, Any], ids: list[int], script: bytes | None, index: int
     ) -> tuple[list[Step], str, int]:
         generated, cached = self._generate(body, ids, script, index)
-        steps, stops = [], _stops(body)
+        steps, stops = [], stops_of(body)
         for step in generated:
             steps.append(step)
             if step.token == EOS and not body.get("ignore_eos"):
                 return steps, "stop", cached
-            if stops and _before_stop(_text(steps), stops)[1]:
+            if stops and before_stop(text_of(steps), stops)[1]:
                 return steps, "stop", cached
         return steps, "length", cached
 
     def _choice(
         self, path: str, body: dict[str, Any], index: int, ids: list[int], steps: list[Step], finish: str
     ) -> dict[str, Any]:
-        text = _before_stop(_text(steps), _stops(body))[0]
+        text = before_stop(text_of(steps), stops_of(body))[0]
         choice: dict[str, Any] = {"index": index, "finish_reason": finish}
         if path == CHAT:
             message: dict[str, Any] = {"role": "assistant", "content": text}
@@ -193,12 +196,12 @@ class Answerer:
                 choice["finish_reason"] = "tool_calls" if body.get("tool_choice") == "required" else "stop"
             choice["message"] = message
             if body.get("logprobs"):
-                content = [_chat_logprob(step, int(body.get("top_logprobs") or 0)) for step in steps]
+                content = [chat_logprob(step, int(body.get("top_logprobs") or 0)) for step in steps]
                 choice["logprobs"] = {"content": content}
             return choice
         choice["text"] = text
         if body.get("logprobs") is not None:
-            choice["logprobs"] = _logprobs(steps, int(body["logprobs"]))
+            choice["logprobs"] = logprobs(steps, int(body["logprobs"]))
         if body.get("return_token_ids"):
             choice |= {"prompt_token_ids": ids, "token_ids": [step.token for step in steps]}
         if body.get("prompt_logprobs") is not None:
@@ -229,66 +232,3 @@ class Answerer:
 
     def _head(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         return {"id": f"toy-{next(self._ids)}", "object": "chat.completion" if path == CHAT else "text_completion"}
-
-
-def _check(path: str, body: dict[str, Any]) -> None:
-    if body.get("model") != "toy":
-        raise BadRequestError(f"there is no model {body.get('model')!r}", 404)
-    if path == CHAT and not isinstance(body.get("messages"), list):
-        raise BadRequestError("messages is no list")
-    if path == COMPLETIONS and "prompt" not in body:
-        raise BadRequestError("there is no prompt")
-    if path not in (CHAT, COMPLETIONS):
-        raise BadRequestError(f"no route {path}", 404)
-    limits = {"max_tokens": (1, MAX_TOKENS), "temperature": (0, 2), "top_p": (0, 1), "n": (1, 16)}
-    for name, (low, high) in limits.items():
-        if body.get(name) is not None and not low <= body[name] <= high:
-            raise BadRequestError(f"{name} is {body[name]}, not in {low} to {high}")
-
-
-def _piece(chat: bool, text: str, finish: str | None, *, role: bool = False) -> dict[str, Any]:
-    if not chat:
-        return {"index": 0, "text": text, "finish_reason": finish}
-    delta = {"role": "assistant", "content": text} if role else {"content": text}
-    return {"index": 0, "delta": delta, "finish_reason": finish}
-
-
-def _tool_deltas(arguments: str) -> Iterator[dict[str, Any]]:
-    yield {"index": 0, "id": "call-1", "type": "function", "function": {"name": "get_weather", "arguments": ""}}
-    for start in range(0, len(arguments), 5):
-        yield {"index": 0, "function": {"arguments": arguments[start : start + 5]}}
-
-
-def _stops(body: dict[str, Any]) -> list[str]:
-    stop = body.get("stop") or []
-    return [stop] if isinstance(stop, str) else list(stop)
-
-
-def _before_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    at = min((text.index(stop) for stop in stops if stop in text), default=-1)
-    return (text, False) if at < 0 else (text[:at], True)
-
-
-def _text(steps: Sequence[Step]) -> str:
-    return bytes(step.token for step in steps if step.token < 256).decode(errors="replace")
-
-
-def _logprobs(steps: Sequence[Step], top: int) -> dict[str, Any]:
-    def best(step: Step) -> dict[str, float]:
-        order = np.argsort(-step.logprobs)[:top]
-        return {chr(token): float(step.logprobs[token]) for token in map(int, order)}
-
-    return {
-        "tokens": [_text([step]) for step in steps],
-        "token_logprobs": [float(step.logprobs[step.token]) for step in steps],
-        "top_logprobs": [best(step) for step in steps],
-    }
-
-
-def _chat_logprob(step: Step, top: int) -> dict[str, Any]:
-    order = [int(token) for token in np.argsort(-step.logprobs)[:top]]
-    return {
-        "token": chr(step.token),
-        "logprob": float(step.logprobs[step.token]),
-        "top_logprobs": [{"token": chr(token), "logprob": float(step.logprobs[token])} for token in order],
-    }

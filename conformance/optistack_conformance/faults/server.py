@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from optistack_conformance.faults.catalog import Fault
-from optistack_conformance.faults.dialect import Answerer, BadRequestError
+from optistack_conformance.faults.dialect import Answerer
+from optistack_conformance.faults.payloads import BadRequestError
 
 METRICS = """# TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{{engine="0"}} {running}
