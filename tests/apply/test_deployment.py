@@ -33,10 +33,10 @@ def test_start_waits_until_ready_and_down_leaves_nothing(lab: Any) -> None:
     assert stop(deployment) is False
 
 
-def test_an_engine_is_asked_before_it_is_killed(lab: Any) -> None:
+def test_an_engine_is_asked_first_and_alone_so_that_it_can_end_its_own_children(lab: Any) -> None:
     asked = lab.path / "asked"
-    stop(start(lab.spec("--exit-when-asked", asked, stop_timeout_s=20)))
-    assert asked.exists()
+    stop(start(lab.spec("--orderly", asked, stop_timeout_s=20)))
+    assert asked.read_text() == "engine\n"
 
 
 def test_processes_that_do_not_want_to_go_are_killed(lab: Any) -> None:

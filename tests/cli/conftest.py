@@ -23,7 +23,9 @@ from optistack.context import EngineFacts
 from optistack.launch import Launch, LaunchArgument
 from optistack.memory import EngineReserves
 from optistack.plan.engine import Engine
+from optistack.plan.plan import Plan
 from optistack.plugin import Domain, PluginInfo
+from optistack.preflight import Preflight
 from optistack.rules import Rule, Severity
 from optistack.settings import KVLayout, choose
 from optistack.verify.endpoint import Endpoint
@@ -98,7 +100,10 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 class SmallBackend:
-    """The adapter of the small engine. ``claims`` is the KV dtype that it is started with instead of the plan's."""
+    """The adapter of the small engine.
+
+    ``claims`` is the KV dtype that it is started with instead of the plan's, ``answer`` what its preflight says.
+    """
 
     name = "small"
     distributions = ("small",)
@@ -106,6 +111,8 @@ class SmallBackend:
     default_version = "1.0"
     claims = ""
     fails = ""
+    dies = ""
+    answer: Preflight | None = None
 
     def facts(self, version: str, device: str) -> EngineFacts:
         return EngineFacts(backend=self.name, version=version, device=device)
@@ -124,6 +131,8 @@ class SmallBackend:
         ]
         if self.fails:
             arguments.append(LaunchArgument(flag="--fail", value=self.fails, source="small"))
+        if self.dies:
+            arguments.append(LaunchArgument(flag="--die", value=self.dies, source="small"))
         return Launch(
             backend=self.name,
             version="1.0",
@@ -144,6 +153,9 @@ class SmallBackend:
                 domain=Domain.KV,
             ),
         )
+
+    def preflight(self, plan: Plan, python: Path, env: Mapping[str, str]) -> Preflight | None:
+        return self.answer
 
     def observe(self, endpoint: Endpoint, log: str | None) -> Mapping[str, Observed]:
         body = endpoint.get_json("/claims") or {}

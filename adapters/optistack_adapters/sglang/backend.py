@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optistack_adapters.sglang import versions
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from optistack.facts.node import NodeFacts
     from optistack.launch import Launch
     from optistack.memory.request import EngineReserves
+    from optistack.plan.plan import Plan
+    from optistack.preflight import Preflight
     from optistack.rules import Rule
     from optistack.settings import Serving, Settings
     from optistack.settings.resolved import ResolvedStack
@@ -58,6 +61,9 @@ class SGLangBackend:
         from optistack_adapters.sglang.rules import RULES
 
         return RULES
+
+    def preflight(self, plan: Plan, python: Path, env: Mapping[str, str]) -> Preflight | None:
+        return None
 
     def observe(self, endpoint: Endpoint, log: str | None) -> Mapping[str, Observed]:
         from optistack_adapters.sglang.observe import observe

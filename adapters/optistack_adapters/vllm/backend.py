@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from optistack.facts.node import NodeFacts
     from optistack.launch import Launch
     from optistack.memory.request import EngineReserves
+    from optistack.plan.plan import Plan
+    from optistack.preflight import Preflight
     from optistack.rules import Rule
     from optistack.settings import Serving, Settings
     from optistack.settings.resolved import ResolvedStack
@@ -56,6 +59,9 @@ class VllmBackend:
         from optistack_adapters.vllm.rules import RULES
 
         return RULES
+
+    def preflight(self, plan: Plan, python: Path, env: Mapping[str, str]) -> Preflight | None:
+        return None
 
     def observe(self, endpoint: Endpoint, log: str | None) -> Mapping[str, Observed]:
         from optistack_adapters.vllm.observe import observe

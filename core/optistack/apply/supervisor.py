@@ -65,6 +65,8 @@ class Supervisor:
         for process in self.spec.processes:
             if self._start(process):
                 tasks.append(self.loop.create_task(self._wait_until_ready(process)))
+        for task in tasks:
+            task.add_done_callback(self._task_ended)
         phase, reason = await self.verdict
         for task in tasks:
             task.cancel()
@@ -86,6 +88,11 @@ class Supervisor:
     def _end(self, phase: Phase, reason: str) -> None:
         if not self.verdict.done():
             self.verdict.set_result((phase, reason))
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """A task that fails must not leave an engine that nobody watches."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._end(Phase.FAILED, f"its supervisor failed: {type(error).__name__}: {error}")
 
     def _asked_to_stop(self, signum: signal.Signals) -> None:
         self.hurry = self.verdict.done()  # asked again: no more patience
@@ -145,7 +152,10 @@ class Supervisor:
             if members != self.state.members:
                 self._record(members=members)
             for process in self.spec.processes:
-                cap_log(self.folder, process.name)
+                try:
+                    cap_log(self.folder, process.name)
+                except OSError as error:  # as in _record: a full disk is no reason to lose an engine
+                    print(f"the log of {process.name} was not cut: {error}", file=sys.stderr)
             await asyncio.sleep(WATCH_S if self.state.phase is Phase.READY else WATCH_STARTING_S)
 
     def _members(self) -> list[ProcessId]:

@@ -33,6 +33,12 @@ def apply(
     lock: Annotated[
         Path | None, typer.Option("--lock", metavar="FILE", help="Apply this lock file as it is, no stack file.")
     ] = None,
+    no_preflight: Annotated[
+        bool, typer.Option("--no-preflight", help="Do not ask the engine first what it makes of the launch.")
+    ] = False,
+    accept_overrides: Annotated[
+        bool, typer.Option("--accept-overrides", help="Start it even if the engine changes what was planned.")
+    ] = False,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay until Ctrl-C, which stops the engine.")
     ] = False,
@@ -42,22 +48,30 @@ def apply(
 ) -> None:
     """Start the engine with the stack and prove what took effect.
 
-    Waits until the engine serves, then reads back every setting and lets the plugins probe it. When a check fails,
+    Asks the engine's own argument resolution first, and stops where that changes what was planned. Then waits until
+    the engine serves, then reads back every setting and lets the plugins probe it. When a check fails,
     the engine is stopped and the exit code is 1; when it does not come up, its own reason is shown and the code is 3.
     """
-    from optistack.apply.start import attached
+    from optistack.apply.start import attached, end_error
+    from optistack.apply.state import Phase
     from optistack.cli import screen
     from optistack.cli.ready import from_lock, from_stack
     from optistack.cli.receipts import failed_checks
     from optistack.errors import CheckFailedError
     from optistack.facts.detect import detect_node
     from optistack.plan.deploy import check_machine, deployment_of
+    from optistack.preflight import require_as_planned
 
     chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting)
     with screen.ScreenProgress() as progress:
         progress.step("Planning")
-        ready = from_lock(lock, chosen) if lock else from_stack(chosen, allow_degraded, progress)
+        if lock:
+            ready = from_lock(lock, chosen, progress, preflight=not no_preflight)
+        else:
+            ready = from_stack(chosen, progress, allow_degraded=allow_degraded, preflight=not no_preflight)
         plan = ready.plan
+        if plan.preflight is not None:
+            require_as_planned(plan.preflight, accept_overrides=accept_overrides)
         check_machine(plan, detect_node())
         spec = deployment_of(plan, ready.python, ready.engine_env)
         progress.step(f"Starting {plan.engine.backend} {plan.engine.version}")
@@ -68,13 +82,14 @@ def apply(
                 receipts = _verify(live, ready)
             progress.close()
             passed = all(receipt.passed for receipt in receipts)
-            _show(live, receipts, stays=passed or keep, json=json)
-            if passed or keep:
-                if foreground:
-                    screen.note("Ctrl-C stops it.")
-                    live.wait()
-                else:
-                    live.commit()
+            stays = passed or keep
+            if stays and not foreground:
+                live.commit()  # before anything is said about where it serves
+            _show(live, receipts, stays=stays, json=json)
+            if stays and foreground:
+                screen.note("Ctrl-C stops it.")
+                if live.wait().phase is Phase.FAILED:
+                    raise end_error(live.deployment)
     if not passed:
         screen.print_error(
             f"The engine does not do what the plan says: {', '.join(failed_checks(receipts))}.",
@@ -83,9 +98,28 @@ def apply(
         raise typer.Exit(CheckFailedError.exit_code)
 
 
+CRASH_NOTICED_S = 2.0
+"""From an engine that no longer answers to its supervisor's word of why."""
+
+
 def _verify(live: Attached, ready: Ready) -> list[Receipt]:
-    """A receipt for each replica, saved beside the deployment."""
+    """A receipt for each replica, saved beside the deployment. Raises EngineStartError when an engine dies meanwhile:
+    its own reason says more than a check that found nobody there."""
     from optistack.cli.receipts import save_receipts
+    from optistack.errors import OptistackError
+
+    try:
+        receipts = _receipts(live, ready)
+    except OptistackError:
+        live.check(patience_s=CRASH_NOTICED_S)
+        raise
+    if not all(receipt.passed for receipt in receipts):
+        live.check(patience_s=CRASH_NOTICED_S)
+    save_receipts(receipts, live.deployment.folder.receipt_file)
+    return receipts
+
+
+def _receipts(live: Attached, ready: Ready) -> list[Receipt]:
     from optistack.verify.endpoint import Endpoint
     from optistack.verify.verify import verify
 
@@ -96,7 +130,6 @@ def _verify(live: Attached, ready: Ready) -> list[Receipt]:
         log = "".join(part.read_text(encoding="utf-8", errors="replace") for part in parts)
         with Endpoint(url) as endpoint:
             receipts.append(verify(ready.plan, endpoint, ready.host, ready.backend, log=log, replica=launch.replica))
-    save_receipts(receipts, live.deployment.folder.receipt_file)
     return receipts
 
 

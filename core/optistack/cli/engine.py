@@ -16,6 +16,10 @@ app = new_app("Install an engine into an environment of its own, or list those."
 def install(
     name: Annotated[str, typer.Argument(help="Which: `optistack engine list` shows them.")],
     version: Annotated[str | None, typer.Option("--version", help="Another version than the usual.")] = None,
+    allow_cuda_torch: Annotated[
+        bool,
+        typer.Option("--allow-cuda-torch", help="Take PyTorch's build for CUDA where there is none for the CPU."),
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Install an engine into an environment of its own, in the cache.
@@ -26,7 +30,7 @@ def install(
     from optistack.engines.install import install_engine
 
     with screen.ScreenProgress() as progress:
-        environment = install_engine(name, version=version, progress=progress)
+        environment = install_engine(name, version=version, allow_cuda_torch=allow_cuda_torch, progress=progress)
     if json:
         screen.print_json({**environment.model_dump(mode="json"), "python": str(environment.python)})
     else:

@@ -34,6 +34,9 @@ def plan(
     script: Annotated[
         Path | None, typer.Option("--script", metavar="FILE", help="Write the launch as a shell script; - prints it.")
     ] = None,
+    preflight: Annotated[
+        bool, typer.Option("--preflight", help="Ask the engine's own argument resolution what it makes of the launch.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Show what a stack resolves to: settings, memory, rules and launch.
@@ -44,7 +47,8 @@ def plan(
     from optistack.cli.workplace import open_stack
 
     chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting)
-    made = open_stack(chosen).plan(allow_degraded=allow_degraded)
+    with screen.ScreenProgress() as progress:
+        made = open_stack(chosen).plan(allow_degraded=allow_degraded, preflight=preflight, progress=progress)
     to_stdout = script == Path("-")
     if diff is not None:
         _show_diff(made, diff, chosen, stack, json=json)

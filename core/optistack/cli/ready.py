@@ -31,10 +31,10 @@ class Ready:
     engine_env: dict[str, str]
 
 
-def from_stack(chosen: Choice, allow_degraded: bool, progress: Progress) -> Ready:
+def from_stack(chosen: Choice, progress: Progress, *, allow_degraded: bool, preflight: bool) -> Ready:
     """Plan the stack. Raises PlanRefusedError when the plan is refused."""
     workplace = open_stack(chosen)
-    plan = workplace.plan(allow_degraded=allow_degraded, progress=progress)
+    plan = workplace.plan(allow_degraded=allow_degraded, preflight=preflight, progress=progress)
     if plan.refused:
         message, fix = refusal(plan)
         raise PlanRefusedError(message, fix=f"{fix} `optistack plan` shows the whole plan.".strip())
@@ -43,7 +43,7 @@ def from_stack(chosen: Choice, allow_degraded: bool, progress: Progress) -> Read
     return Ready(plan, workplace.host, workplace.backend, python, env)
 
 
-def from_lock(path: Path, chosen: Choice) -> Ready:
+def from_lock(path: Path, chosen: Choice, progress: Progress, *, preflight: bool) -> Ready:
     """The plan in a lock file, held against what is here: checkpoint, plugins, engine.
 
     Where the engine is may differ from machine to machine, so ``--engine-python`` is the one option that goes with a
@@ -71,4 +71,13 @@ def from_lock(path: Path, chosen: Choice) -> Ready:
     problems = check_launch(plan.launches[0], engine).problems
     if problems:
         raise PlanRefusedError(f"The engine here does not take this launch: {problems[0]}", fix="Plan again.")
+    if preflight:
+        from optistack.preflight import run_preflight
+
+        # The engine may lie elsewhere than where the lock was made.
+        there = plan.model_copy(update={"engine": plan.engine.model_copy(update={"python": engine.facts.python})})
+        plan = plan.model_copy(update={"preflight": run_preflight(there, backend, progress)})
+        if plan.refused:
+            message, fix = refusal(plan)
+            raise PlanRefusedError(message, fix=fix)
     return Ready(plan, host, backend, engine.facts.python, engine.env)

@@ -36,8 +36,15 @@ class Workplace:
         changed = engine.model_copy(update={"version": str(seen.value)})
         return dataclasses.replace(self, spec=self.spec.model_copy(update={"engine": changed}))
 
-    def plan(self, *, allow_degraded: bool = False, progress: Progress = SILENT) -> Plan:
-        return build_plan(self.spec, self.host, self.backend, allow_degraded=allow_degraded, progress=progress)
+    def plan(self, *, allow_degraded: bool = False, preflight: bool = False, progress: Progress = SILENT) -> Plan:
+        return build_plan(
+            self.spec,
+            self.host,
+            self.backend,
+            allow_degraded=allow_degraded,
+            preflight=preflight,
+            progress=progress,
+        )
 
 
 def open_stack(choice: Choice) -> Workplace:

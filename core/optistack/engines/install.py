@@ -22,12 +22,15 @@ from optistack.engines.recipes import Recipe, Stage, find_recipe
 from optistack.errors import InputError
 
 
-def install_engine(name: str, *, version: str | None = None, progress: Progress = SILENT) -> EngineEnvironment:
+def install_engine(
+    name: str, *, version: str | None = None, allow_cuda_torch: bool = False, progress: Progress = SILENT
+) -> EngineEnvironment:
     """Make the environment of an engine, or return the finished one that is already there.
 
-    Everything that pip prints goes to ``logs/install-NAME-VERSION.log`` in the cache. An interrupted or failed install
-    leaves nothing that could be taken for an engine. Raises :class:`InputError` with the reason: no such recipe, this
-    Python outside the engine's range, too little disk, or pip's own words.
+    ``allow_cuda_torch`` lets an engine for the CPU have PyTorch's build for CUDA where no build for the CPU is to be
+    had. Everything that pip prints goes to ``logs/install-NAME-VERSION.log`` in the cache. An interrupted or failed
+    install leaves nothing that could be taken for an engine. Raises :class:`InputError` with the reason: no such
+    recipe, this Python outside the engine's range, too little disk, or pip's own words.
     """
     recipe = find_recipe(name, version)
     home = paths.engines_dir() / recipe.folder_name
@@ -43,7 +46,7 @@ def install_engine(name: str, *, version: str | None = None, progress: Progress 
             shutil.rmtree(home)
         _check_disk(recipe)
         try:
-            return _Install(recipe, home, progress, held).run()
+            return _Install(recipe, home, progress, held, allow_cuda_torch).run()
         except BaseException:
             shutil.rmtree(home, ignore_errors=True)
             raise
@@ -90,12 +93,13 @@ _QUICKLY = ("--no-compile", "--progress-bar", "off")
 class _Install:
     """One install: the steps share where it happens, what it tells and what it holds."""
 
-    def __init__(self, recipe: Recipe, home: Path, progress: Progress, held: int) -> None:
+    def __init__(self, recipe: Recipe, home: Path, progress: Progress, held: int, allow_cuda_torch: bool) -> None:
         self.recipe = recipe
         self.home = home
         self.python = home / "bin" / "python"
         self.progress = progress
         self.held = held
+        self.allow_cuda_torch = allow_cuda_torch
         self.log = paths.cache_dir() / "logs" / f"install-{recipe.folder_name}.log"
 
     def run(self) -> EngineEnvironment:
@@ -107,8 +111,7 @@ class _Install:
         kept: tuple[str, ...] = ()
         for stage in self.recipe.stages:
             self.progress.step(f"Installing {stage.what}")
-            self._install(stage, kept)
-            kept += stage.requirements
+            kept += self._install(stage, kept)
         self._remove()
         return self._finish(self._verify())
 
@@ -117,26 +120,38 @@ class _Install:
         with contextlib.suppress(PipError):
             self._pip(["install", *_QUICKLY, "--upgrade", "pip"])
 
-    def _install(self, stage: Stage, kept: tuple[str, ...]) -> None:
-        arguments = ["install", *_QUICKLY, *stage.options, *stage.requirements, *kept]
+    def _install(self, stage: Stage, kept: tuple[str, ...]) -> tuple[str, ...]:
+        """Install a stage; returns the requirements that it was installed by."""
         try:
-            self._pip(arguments)
+            self._pip([*self._words(stage, kept), *stage.requirements])
         except PipError as error:
             missing = ", ".join(name for name in stage.requirements if name in error.missing)
             if not stage.fallback_index or not missing:
                 raise self._failed(stage, error.reason) from error
-            self._install_from_fallback(stage, arguments, missing)
+            return self._install_from_fallback(stage, kept, missing)
+        return stage.requirements
 
-    def _install_from_fallback(self, stage: Stage, arguments: list[str], missing: str) -> None:
+    def _install_from_fallback(self, stage: Stage, kept: tuple[str, ...], missing: str) -> tuple[str, ...]:
         self.progress.step(f"pip's sources do not have {missing}: asking {stage.fallback_index} too")
+        words = self._words(stage, kept)
         try:
-            self._pip([*arguments, "--extra-index-url", stage.fallback_index])
+            self._pip([*words, *stage.requirements, "--extra-index-url", stage.fallback_index])
         except PipError as error:
+            if stage.or_for_cuda and self.allow_cuda_torch:
+                other = stage.for_cuda()
+                self.progress.step(f"It has none: taking {', '.join(other.requirements)}, built for CUDA")
+                return self._install(other, kept)
+            allow = ". --allow-cuda-torch takes builds for CUDA instead" if stage.or_for_cuda else ""
             raise self._failed(
                 stage,
                 error.reason,
-                fix=f"{missing} has to come from {stage.fallback_index}, or from a folder that PIP_FIND_LINKS names.",
+                fix=f"{missing} has to come from {stage.fallback_index}, or from a folder that PIP_FIND_LINKS "
+                f"names{allow}.",
             ) from error
+        return stage.requirements
+
+    def _words(self, stage: Stage, kept: tuple[str, ...]) -> list[str]:
+        return ["install", *_QUICKLY, *stage.options, *kept]
 
     def _remove(self) -> None:
         if self.recipe.removals:

@@ -34,6 +34,7 @@ def build_plan(
     backend: Backend,
     *,
     allow_degraded: bool = False,
+    preflight: bool = False,
     progress: Progress = SILENT,
 ) -> Plan:
     """The plan for ``spec`` on ``backend``.
@@ -42,7 +43,7 @@ def build_plan(
     as long as it can be rendered at all.
 
     With ``allow_degraded``, plugins that only lack something on this engine or device are left out, and the plan says
-    so.
+    so. With ``preflight``, the engine's own resolution is asked what it makes of the launch.
 
     Raises InputError for wrong input and PlanRefusedError where nothing can be rendered.
     """
@@ -63,10 +64,16 @@ def build_plan(
         else:
             victims = _droppable(plan.errors, plugins) if allow_degraded else []
             if not victims:
-                return plan
+                return _asked(plan, backend, progress) if preflight else plan
         gone = {victim.plugin for victim in victims}
         plugins = [plugin for plugin in plugins if plugin.name not in gone]
         dropped.extend(victims)
+
+
+def _asked(plan: Plan, backend: Backend, progress: Progress) -> Plan:
+    from optistack.preflight import run_preflight
+
+    return plan.model_copy(update={"preflight": run_preflight(plan, backend, progress)})
 
 
 def budget_request(spec: StackSpec, host: Host, backend: Backend) -> BudgetRequest:

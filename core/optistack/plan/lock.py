@@ -23,7 +23,7 @@ _SHAPE = ("architecture", "layers", "dense_layers", "hidden", "intermediate", "v
 
 def write_lock(plan: Plan, path: Path) -> None:
     """Save ``plan`` at ``path``, whole or not at all. Raises InputError when the folder cannot be written to."""
-    content = {"optistack_lock": FORMAT, "hash": plan.hash(), "plan": plan.model_dump(mode="json")}
+    content = {"optistack_lock": FORMAT, "hash": plan.hash(), "plan": plan.lasting()}
     write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 

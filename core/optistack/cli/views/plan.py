@@ -10,6 +10,7 @@ from rich.text import Text
 from optistack.cli.views.common import columns, heading, indented, joined
 from optistack.cli.views.launch import launch_view
 from optistack.cli.views.memory import memory_view
+from optistack.cli.views.preflight import preflight_view
 from optistack.cli.views.rules import rules_view
 from optistack.cli.views.settings import settings_view
 from optistack.facts.model import ModelFacts
@@ -23,6 +24,7 @@ def plan_view(plan: Plan, *, wide: bool) -> Iterator[RenderableType]:
         settings_view(plan.stack, wide=wide),
         memory_view(plan.budget, plan.share, plan.spec.workload, wide=wide),
         rules_view(plan, wide=wide),
+        preflight_view(plan.preflight, wide=wide),
         launch_view(plan, wide=wide),
     ):
         lines = list(part)
