@@ -158,9 +158,11 @@ def _on_stack(
     _selection(endpoint="http://127.0.0.1", **settings)
     chosen = options.Choice(stack=stack)
     progress.step("Planning with plugins and without")
-    whole = from_stack(chosen, allow_degraded, progress)
+    whole = from_stack(chosen, progress, allow_degraded=allow_degraded, preflight=True)
     names = tuple(use.name for use in whole.plan.plugins)
-    plain = from_stack(dataclasses.replace(chosen, without=names), allow_degraded, progress)
+    plain = from_stack(
+        dataclasses.replace(chosen, without=names), progress, allow_degraded=allow_degraded, preflight=True
+    )
     return run_stack(whole, plain, settings, junit=junit, progress=progress)
 
 
