@@ -127,9 +127,9 @@ def measure_reference(client: Client, selection: Selection) -> Reference:
 
 def save_reference(reference: Reference, path: Path) -> None:
     """Write it; never half of it."""
-    from optistack.apply.folder import write_atomic
+    from optistack.files import write_whole
 
-    write_atomic(path, reference.model_dump_json(indent=1))
+    write_whole(path, reference.model_dump_json(indent=1), mode=0o644)
 
 
 def load_reference(path: Path, expected: Key, *, other_checkpoint: bool = False) -> Reference:

@@ -105,10 +105,10 @@ def conformance(
             progress.step(f"Running the cases on {endpoint}")
             report = run_suite(selection, junit=junit, progress=progress.detail)
     if html is not None:
-        from optistack.apply.folder import write_atomic
+        from optistack.files import write_whole
         from optistack_conformance.reports.html import html_page
 
-        write_atomic(html, html_page(report))
+        write_whole(html, html_page(report), mode=0o644)
     _show(report, json)
     raise typer.Exit(report.exit_code)
 
