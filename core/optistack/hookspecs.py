@@ -123,7 +123,7 @@ def optistack_probe(plan: Plan, endpoint: Endpoint) -> Sequence[CheckResult]:
 
 @hookspec
 def optistack_conformance() -> Sequence[ConformanceCase]:
-    """Cases that your plugin must pass in any composition. For a conformance suite: this release runs none yet."""
+    """Cases that your plugin must pass in any composition; the conformance suite runs them."""
 
 
 @hookspec
