@@ -5,9 +5,9 @@ from __future__ import annotations
 from optistack.errors import nearest
 from optistack.plugin import Domain
 from optistack.rules import Evidence, Rule, RuleContext, Severity
+from optistack.versions import at_least
 from optistack_adapters.vllm.defaults import BLACKWELL
 from optistack_adapters.vllm.rules.reading import is_mla, kv_dtype
-from optistack_adapters.vllm.versions import at_least
 
 _PLAIN = ("float16", "bfloat16")
 
