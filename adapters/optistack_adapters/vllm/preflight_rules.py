@@ -25,7 +25,7 @@ EXPLANATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("not have enough slots", ("vllm-draft-slots", "vllm-draft-slots-0.32")),
     ("does not allow any tokens to be scheduled", ("vllm-draft-slots-0.26",)),
     ("without speculative model", ("vllm-draft-missing",)),
-    ("num_speculative_tokens must be provided", ("vllm-draft-tokens",)),
+    ("num_speculative_tokens(`| must).*provided", ("vllm-draft-tokens",)),
     ("Unsupported speculative method", ("vllm-mtp-layers", "vllm-draft-architecture")),
     ("are not supported for now|layer_types", ("vllm-draft-architecture",)),
     ("method Input should be|V1 does not support", ("vllm-speculation-method",)),

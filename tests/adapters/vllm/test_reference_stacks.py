@@ -51,8 +51,8 @@ def test_the_laptop_stack_is_asked_of_the_cpu_itself(vllm_cpu: EngineEnvironment
 
 
 def test_a_refusal_comes_with_vllms_words_and_the_rule(vllm_cpu: EngineEnvironment) -> None:
-    requests = "serving.max_running_requests=9000"
-    made = plan("kimi-k2.6-b200x4.yaml", "--engine-version", vllm_cpu.version, "--set", requests)
+    kernels = "dflash.draft_attention_backend=FLASHMLA"
+    made = plan("kimi-k2.6-b200x4.yaml", "--engine-version", vllm_cpu.version, "--set", kernels)
     assert made["preflight"]["verdict"] == "rejected"
-    assert "max_num_seqs (9000)" in made["preflight"]["message"]
-    assert made["preflight"]["explained_by"] == ["vllm-batch-tokens"]
+    assert "FLASHMLA is not valid for this configuration" in made["preflight"]["message"]
+    assert made["preflight"]["explained_by"] == ["vllm-draft-attention-kind"]

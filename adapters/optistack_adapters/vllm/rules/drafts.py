@@ -16,7 +16,7 @@ _EXPLICIT = ("eagle", "eagle3", "dflash", "dspark")
 """Methods that vLLM keeps when they are given; it takes any other from the draft's path first."""
 
 _WORDS = (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("dspark", "dspark"))
-_WITHOUT_MODEL = ("ngram", "ngram_gpu", "suffix", "medusa")
+_WITHOUT_MODEL = ("ngram", "ngram_gpu", "suffix")
 _MTP_KEYS = re.compile(r"nextn|mtp")
 _DFLASH = re.compile(r"^DFlash|DFlash|LiLiCorr|MuseGlimmer")
 
@@ -29,7 +29,7 @@ def _no_tokens(context: RuleContext) -> str | None:
 
 def _from_path(context: RuleContext) -> str | None:
     word, draft = method(context), context.stack.speculation.draft_checkpoint.value
-    if word is None or draft is None or word in (*_EXPLICIT, *_WITHOUT_MODEL):
+    if word is None or draft is None or word in (*_EXPLICIT, *_WITHOUT_MODEL, "medusa"):
         return None
     found = next((other for part, other in _WORDS if part in draft.lower()), None)
     return f"{draft} makes it {found}, not {word}" if found else None
