@@ -39,7 +39,7 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "FLEX_ATTENTION": _WIDE,
 }
 """KV dtypes of the kernels for other attention than MLA. FLASH_ATTN's FP8 needs FlashAttention 3 on SM90 or 4 on SM100,
-which vLLM brings along; ``nvfp4`` needs SM100."""
+which vLLM brings along; 0.26 has none on SM100. ``nvfp4`` has rules of its own."""
 
 PAGE_MULTIPLE = 16
 """Pages of those kernels are whole multiples of this many tokens."""

@@ -35,7 +35,7 @@ EXPLANATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("per-request-spec-decode-metrics", ("vllm-draft-metrics",)),
     ("decreasing num_speculative_tokens", ("vllm-lora-drafts",)),
     ("expandable_segments", ("vllm-tier-expandable-segments",)),
-    ("[Ss]leep mode", ("vllm-tier-sleep", "vllm-cpu-refused-flags")),
+    ("[Ss]leep mode", ("vllm-cpu-refused-flags",)),
     ("World size", ("vllm-world-size",)),
     ("divisible by dcp_size", ("vllm-decode-context-size",)),
     ("EPLB|load balancing", ("vllm-expert-balancing", "vllm-cpu-refused-flags")),
@@ -45,7 +45,7 @@ EXPLANATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("[Ee]xpert parallel", ("vllm-expert-parallel-dense",)),
     ("scheduling-policy", ("vllm-schedule-policy",)),
     ("config file for|quantization", ("vllm-quantization-metadata",)),
-    ("cache_dtype|kv-cache-dtype", ("vllm-kv-dtype", "vllm-plain-kv-dtype")),
+    ("cache_dtype|kv-cache-dtype|kv_cache_dtype", ("vllm-kv-dtype", "vllm-plain-kv-dtype")),
 )
 """Regular expressions over vLLM's messages, and the rules that say the same beforehand."""
 

@@ -81,7 +81,9 @@ def on_cpu(*words: str) -> Options:
     return {"node": "cpu", "spec": {"serving": {"kv_memory_gib": 1}, "engine_args": list(words)}}
 
 
+FLASH = attention("FLASH_ATTN")
 FLASH_DRAFT = draft_attention("FLASH_ATTN")
+ASYNC = engine_args("--async-scheduling")
 LORA = engine_args("--enable-lora")
 EVENTS = engine_args("--kv-events-config", '{"enable_kv_cache_events": true}')
 
@@ -187,7 +189,9 @@ CASES: list[Case] = [
     case("vllm-batch-tokens", "small", (limits(64, 8),), (limits(8, 8),)),
     case("vllm-graph-sizes", "small", (graphs(5),), (graphs(8),)),
     case("vllm-graph-sizes", "kimi", (DFLASH, graphs(2048)), (DFLASH, graphs(16))),
-    case("vllm-async-scheduling-drafts", "small", (NGRAM,), (DFLASH,), on=engine_args("--async-scheduling")),
+    case("vllm-async-scheduling-drafts", "small", (NGRAM,), (DFLASH,), on={**ASYNC, "version": "0.32.0"}),
+    case("vllm-async-scheduling-drafts", "small", (NGRAM,), (NGRAM,), on={**ASYNC, "version": "0.32.0"}, **ASYNC),
+    case("vllm-plain-kv-dtype", "small", (), (), on=engine_args("--dtype", "half"), **engine_args("--dtype", "auto")),
     case(
         "vllm-whole-prefill",
         "small",
@@ -238,7 +242,6 @@ CASES: list[Case] = [
     case("vllm-suffix-package", "small", (Speculation(method="suffix", num_draft_tokens=8),), (NGRAM,)),
     case("vllm-cpu-speculative-sampling", "small", (NGRAM,), (), on={**CPU, "version": "0.32.0"}),
     case("vllm-cpu-speculative-sampling", "small", (DFLASH,), (DFLASH,), on={**CPU, "version": "0.32.0"}, **CPU),
-    case("vllm-tier-sleep", "kimi", (HOST,), (), on=engine_args("--enable-sleep-mode")),
     case("vllm-events-without-prefixes", "small", (Serving(prefix_caching=False),), (), on=EVENTS),
     case("vllm-nvfp4-kv-gpu", "small", (NVFP4,), (FP8,), on=H200_1),
     case("vllm-nvfp4-kv-gpu", "odd-head", (NVFP4,), (NVFP4,), on={**H200_1, "version": "0.26.0"}, **H200_1),
@@ -267,4 +270,6 @@ CASES: list[Case] = [
         **engine_args("--quantization", "modelopt"),
     ),
     case("vllm-draft-tokens", "kimi", (Speculation(method="dflash", draft_checkpoint=DRAFT),), (DFLASH,)),
+    case("vllm-draft-scheduled-tokens-0.26", "kimi", (DFLASH,), (NGRAM,), on={"version": "0.26.0"}),
+    case("vllm-kernel-kv-dtype", "small", (FP8, FLASH), (FP8, FLASH), on={"version": "0.26.0"}, version="0.32.0"),
 ]

@@ -26,40 +26,6 @@ import sys
 import time
 from typing import Any
 
-SETTLED = (
-    "model_config.dtype",
-    "model_config.max_model_len",
-    "model_config.quantization",
-    "model_config.enforce_eager",
-    "model_config.skip_tokenizer_init",
-    "cache_config.cache_dtype",
-    "cache_config.block_size",
-    "cache_config.enable_prefix_caching",
-    "parallel_config.distributed_executor_backend",
-    "scheduler_config.max_num_seqs",
-    "scheduler_config.max_num_active_seqs",
-    "scheduler_config.max_num_batched_tokens",
-    "scheduler_config.max_num_scheduled_tokens",
-    "scheduler_config.enable_chunked_prefill",
-    "scheduler_config.async_scheduling",
-    "scheduler_config.disable_hybrid_kv_cache_manager",
-    "compilation_config.mode",
-    "compilation_config.cudagraph_mode",
-    "compilation_config.max_cudagraph_capture_size",
-    "attention_config.backend",
-    "attention_config.flash_attn_version",
-    "kv_transfer_config.kv_connector",
-    "kv_transfer_config.kv_role",
-    "kv_transfer_config.kv_connector_extra_config",
-    "speculative_config.method",
-    "speculative_config.num_speculative_tokens",
-    "speculative_config.kv_cache_dtype",
-    "speculative_config.attention_backend",
-    "speculative_config.draft_model_config.max_model_len",
-    "speculative_config.draft_model_config.dtype",
-    "use_v2_model_runner",
-)
-
 
 def run(gpu: dict[str, Any] | None, launches: str) -> dict[str, Any]:
     """Resolve each launch of the file ``launches``, a JSON list of ``{"argv", "env", "tokenizer"}``, argv without the
@@ -155,7 +121,7 @@ class _Engine:
                 }
                 outcome["settled"] = {
                     place: value
-                    for place in SETTLED
+                    for place in self.values.SETTLED
                     if (value := self.values.plain(self.values.at(config, place))) is not None
                 }
                 outcome["stage"] = "attention"

@@ -104,6 +104,8 @@ def install(gpu: dict[str, Any]) -> _Finder:
         return PLATFORM + ".Gpu"
 
     setattr(platforms, "resolve_current_platform_cls_qualname", resolve)  # noqa: B010
+    # What was resolved while the package itself loaded (0.26 does that) found no GPU.
+    setattr(platforms, "_current_platform", None)  # noqa: B010
     setattr(platforms, "vllm_version_matches_substr", lambda word: False)  # noqa: B010
     _have_triton()
     _complete_operators()

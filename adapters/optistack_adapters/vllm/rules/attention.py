@@ -5,6 +5,7 @@ from __future__ import annotations
 from optistack.errors import nearest
 from optistack.plugin import Domain
 from optistack.rules import Evidence, Rule, RuleContext, Severity
+from optistack.versions import at_least
 from optistack_adapters.vllm.attention import (
     KERNELS,
     MLA_KERNELS,
@@ -13,6 +14,7 @@ from optistack_adapters.vllm.attention import (
     TOKENSPEED_QUERY_TOKENS,
     MlaKernel,
 )
+from optistack_adapters.vllm.defaults import BLACKWELL
 from optistack_adapters.vllm.rules.reading import NON_CAUSAL_METHODS, drafts, is_mla, kv_dtype, method, on_cpu
 
 _OTHER = ("TRITON_FLASHINFER", "TRITON_FLASH_ATTN", "FLASH_ATTN_DIFFKV", "TRITON_ATTN_DIFFKV", "TURBOQUANT", "CUSTOM")
@@ -63,11 +65,19 @@ def _unknown(context: RuleContext) -> str | None:
     return f"{word}. {nearest(word, (*MLA_KERNELS, *KERNELS) if is_mla(context) else (*KERNELS, *MLA_KERNELS))}"
 
 
+def _takes(context: RuleContext, word: str | None) -> tuple[str, ...]:
+    """KV dtypes of the kernel ``word`` for other attention than MLA; empty when it is none of those."""
+    dtypes = KERNELS.get(word or "", ())
+    old = word == "FLASH_ATTN" and context.node.sm in BLACKWELL and not at_least(context.engine.version, "0.32")
+    return tuple(dtype for dtype in dtypes if not (old and dtype.startswith("fp8")))
+
+
 def _plain_kv(context: RuleContext) -> str | None:
     word, dtype = _word(context), kv_dtype(context)
-    if on_cpu(context) or is_mla(context) or word not in KERNELS or dtype is None or dtype in KERNELS[word]:
+    takes = _takes(context, word)
+    if on_cpu(context) or is_mla(context) or not takes or dtype is None or dtype in takes:
         return None
-    return f"{word} takes {', '.join(KERNELS[word])}, and KV is {dtype}"
+    return f"{word} takes {', '.join(takes)}, and KV is {dtype}"
 
 
 def _plain_page(context: RuleContext) -> str | None:
@@ -89,9 +99,10 @@ def _draft_kind(context: RuleContext) -> str | None:
 
 def _draft_kv(context: RuleContext) -> str | None:
     word, dtype = _draft_word(context), context.stack.kv.draft_dtype.value or kv_dtype(context)
-    if word not in KERNELS or dtype is None or dtype in KERNELS[word]:
+    takes = _takes(context, word)
+    if not takes or dtype is None or dtype in takes:
         return None
-    return f"{word} takes {', '.join(KERNELS[word])}, and the draft's KV is {dtype}"
+    return f"{word} takes {', '.join(takes)}, and the draft's KV is {dtype}"
 
 
 def _prefill_kernel(context: RuleContext) -> str | None:

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from optistack.rules import Evidence, Rule, RuleContext, Severity
 from optistack_adapters.vllm.rules.reading import on_cpu
-from optistack_adapters.vllm.tiers import backend_of
 
 
 def _connected(context: RuleContext) -> bool:
     return bool(context.stack.tiers) and not on_cpu(context)
-
-
-def _sleeping(context: RuleContext) -> bool:
-    lmcache = "lmcache" in (backend_of(context.stack.tier(2)), backend_of(context.stack.tier(3)))
-    return _connected(context) and not lmcache and context.launch.has("--enable-sleep-mode")
 
 
 def _expandable(context: RuleContext) -> bool:
@@ -28,16 +22,6 @@ def _events(context: RuleContext) -> bool:
 
 
 CONNECTOR_RULES: tuple[Rule, ...] = (
-    Rule(
-        id="vllm-tier-sleep",
-        severity=Severity.ERROR,
-        message="vLLM's host tier cannot be put to sleep: --enable-sleep-mode is refused beside it.",
-        fix="Leave the flag out, or the host tier.",
-        upstream="vllm 0.33 config/vllm.py:1263",
-        fires=_sleeping,
-        backends=("vllm",),
-        versions=">=0.33",
-    ),
     Rule(
         id="vllm-tier-expandable-segments",
         severity=Severity.ERROR,

@@ -9,6 +9,7 @@ from optistack.versions import at_least
 from optistack_adapters.vllm.defaults import BLACKWELL
 from optistack_adapters.vllm.rules.reading import is_mla, kv_dtype
 
+_SAME = {"half": "float16"}
 _PLAIN = ("float16", "bfloat16")
 
 
@@ -43,10 +44,11 @@ def _e5m2_scales(context: RuleContext) -> bool:
 
 
 def _plain_mismatch(context: RuleContext) -> str | None:
-    dtype = kv_dtype(context)
-    if dtype not in _PLAIN or dtype == context.model.dtype:
+    dtype, given = kv_dtype(context), context.launch.value_of("--dtype")
+    model = _SAME.get(given, given) if given not in (None, "auto") else context.model.dtype
+    if dtype not in _PLAIN or dtype == model:
         return None
-    return f"{dtype} KV and {context.model.dtype} weights"
+    return f"{dtype} KV and {model} weights"
 
 
 def _scales_file(context: RuleContext) -> str | None:
@@ -124,7 +126,7 @@ KV_RULES: tuple[Rule, ...] = (
         fix="Leave the KV dtype alone or use an FP8 one.",
         upstream="vllm 0.33 config/vllm.py _reject_mismatched_float_kv_cache",
         fires=_plain_mismatch,
-        evidence=Evidence.READ,
+        evidence=Evidence.OBSERVED,
         backends=("vllm",),
         versions=">=0.33",
         domain=Domain.KV,

@@ -121,12 +121,13 @@ SCHEDULING_RULES: tuple[Rule, ...] = (
     Rule(
         id="vllm-async-scheduling-drafts",
         severity=Severity.ERROR,
-        message="--async-scheduling is refused with drafts by {detail}.",
+        message="--async-scheduling is refused with drafts by {detail}; vLLM 0.33 takes it.",
         fix="Leave the flag out: vLLM schedules asynchronously where it can.",
         upstream="vllm 0.33 config/vllm.py:1672",
         fires=_async,
         evidence=Evidence.OBSERVED,
         backends=("vllm",),
+        versions="<0.33",
         domain=Domain.SPECULATION,
     ),
     Rule(
@@ -209,5 +210,6 @@ SCHEDULING_RULES: tuple[Rule, ...] = (
         fires=_routed,
         evidence=Evidence.OBSERVED,
         backends=("vllm",),
+        versions=">=0.32",
     ),
 )
