@@ -133,7 +133,10 @@ def test_what_a_hook_says_over_several_lines_becomes_one_with_a_way_out() -> Non
     def stop(ctx: Any) -> None:
         raise SystemExit("I quit")
 
-    for function, says in ((typo, r"KVLayout\.page_sise: Extra inputs are not permitted"), (stop, "SystemExit: I quit")):
+    for function, says in (
+        (typo, r"KVLayout\.page_sise: Extra inputs are not permitted"),
+        (stop, "SystemExit: I quit"),
+    ):
         host = host_with(("bad", plugin("bad", Domain.KV, optistack_lay_out_kv=function)))
         with pytest.raises(PlanRefusedError, match=says) as caught:
             host.call(host.get("bad"), "optistack_lay_out_kv", KVLayout, ctx=None)
