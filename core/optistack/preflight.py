@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict
 
 from optistack.errors import PlanRefusedError
+from optistack.rules import Severity
 
 if TYPE_CHECKING:
     from optistack.backend import Backend
@@ -53,6 +54,10 @@ class ResolvedChange(BaseModel):
     @property
     def name(self) -> str:
         return self.flag or self.setting
+
+    @property
+    def about(self) -> str:
+        return f"{self.flag} {self.setting}"
 
 
 class Preflight(BaseModel):
@@ -111,18 +116,17 @@ def require_as_planned(preflight: Preflight, *, accept_overrides: bool) -> None:
 def explained(answer: Preflight, findings: Iterable[Finding]) -> Preflight:
     """``answer`` with the ids of the findings that speak of the same flags or settings."""
     told = tuple(findings)
-    named = {finding.rule: names(f"{finding.message} {finding.fix}") for finding in told}
 
-    def matching(about: frozenset[str], already: tuple[str, ...]) -> tuple[str, ...]:
-        return already or tuple(rule for rule, words in named.items() if words & about)
+    def matching(about: str, already: tuple[str, ...], *, errors: bool) -> tuple[str, ...]:
+        kind = [finding for finding in told if (finding.severity is Severity.ERROR) or not errors]
+        return already or tuple(f.rule for f in kind if names(f"{f.message} {f.fix}") & names(about))
 
     changes = tuple(
-        change.model_copy(
-            update={"explained_by": matching(names(f"{change.flag} {change.setting}"), change.explained_by)}
-        )
+        change.model_copy(update={"explained_by": matching(change.about, change.explained_by, errors=False)})
         for change in answer.changes
     )
-    by = matching(names(answer.message), answer.explained_by) if answer.verdict is Verdict.REJECTED else ()
+    rejected = answer.verdict is Verdict.REJECTED
+    by = matching(answer.message, answer.explained_by, errors=True) if rejected else ()
     return answer.model_copy(update={"changes": changes, "explained_by": by})
 
 

@@ -57,6 +57,7 @@ def orderly() -> None:
         with options.orderly.open("a") as file:
             file.write("engine\n" if helper else "helper\n")
         if helper:
+            time.sleep(0.3)  # it lets its helper finish
             os.kill(helper, signal.SIGKILL)
         os._exit(0)
 

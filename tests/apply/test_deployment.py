@@ -83,6 +83,17 @@ def test_a_crash_after_ready_is_noticed_with_its_reason(lab: Any) -> None:
     assert lab.nothing_left()
 
 
+def test_an_error_of_the_supervisor_itself_ends_everything(lab: Any) -> None:
+    deployment = start(lab.spec("--crash-when", lab.trigger, "--children", "daemon"))
+    log = deployment.folder.log_file("engine")
+    log.unlink()
+    log.mkdir()  # it cannot be read for a reason
+    lab.trigger.touch()
+    assert lab.nothing_left()
+    assert deployment.state.reason == "its supervisor failed; supervisor.log says how."
+    assert "IsADirectoryError" in deployment.folder.supervisor_log.read_text()
+
+
 def test_an_engine_that_is_never_ready_is_ended(lab: Any) -> None:
     with pytest.raises(
         EngineStartError, match=r"did not answer 200 within 0\.5 s\. Its log ends with: loading weights"

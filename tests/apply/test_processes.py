@@ -60,7 +60,8 @@ def test_kernels_without_pidfd_are_served(child: subprocess.Popen[bytes], monkey
     assert child.wait() == -signal.SIGKILL
 
 
-def test_a_resource_tracker_may_finish_its_work() -> None:
+def test_a_resource_tracker_may_finish_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("optistack.apply.processes.TRACKER_GRACE_S", 60)
     code = "import sys, time  # resource_tracker\nsys.stdin.read()\ntime.sleep(0.2)"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as tracker:
         me = identify(tracker.pid)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -182,9 +183,19 @@ def test_a_plan_for_gpus_is_refused_where_there_are_none(
     assert "needs 1 x NVIDIA B200, and this machine has no GPU" in ran.err
 
 
-def test_a_lock_is_applied_as_it_is(optistack: Optistack, small: Any, home: Path) -> None:
+def test_a_lock_is_applied_as_it_is(
+    optistack: Optistack, small: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert optistack("plan", "--lock", "a.json").code == 0
     (home / "optistack.yaml").unlink()
+    asked: list[object] = []
+    found = sys.modules["optistack.cli.ready"].find_engine  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        "optistack.cli.ready.find_engine", lambda spec, *rest: asked.append(spec.engine.python) or found(spec, *rest)
+    )
+    assert optistack("apply", "--lock", "a.json", "--engine-python", "venv/bin/python").code == 0
+    assert asked == [str(home / "venv/bin/python")]
+    assert optistack("down").code == 0
     ran = optistack("apply", "--lock", "a.json", "--json")
     assert ran.code == 0, ran.err
     locked = json.loads((home / "a.json").read_text())["hash"]

@@ -42,5 +42,6 @@ def test_the_plugin_and_the_settings_of_the_guide_are_python_that_works() -> Non
     exec(next(block for block in blocks if "def optistack_plugin" in block), vars(module))
     plugin = Host().register(module, name="eagle3")
     assert plugin.hooks == ("optistack_plugin", "optistack_speculate")
+    assert set(plugin.info.options.model_fields) == {"draft", "num_draft_tokens"}
     layout = eval(next(block for block in blocks if block.startswith("KVLayout(")), vars(settings))
     assert isinstance(layout, KVLayout)

@@ -63,7 +63,9 @@ class SGLangBackend:
         return RULES
 
     def preflight(self, plan: Plan, python: Path, env: Mapping[str, str]) -> Preflight | None:
-        return None
+        from optistack_adapters.sglang.preflight import preflight
+
+        return preflight(plan, python, env)
 
     def observe(self, endpoint: Endpoint, log: str | None) -> Mapping[str, Observed]:
         from optistack_adapters.sglang.observe import observe

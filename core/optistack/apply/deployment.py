@@ -78,7 +78,7 @@ def list_deployments() -> list[Deployment]:
 
 def find(name: str) -> Deployment:
     """The deployment called ``name``, running or not. Raises InputError, with the nearest name, when there is none."""
-    if re.match(NAME_PATTERN, name) and folder_of(name).state_file.exists():
+    if re.fullmatch(NAME_PATTERN, name) and folder_of(name).state_file.exists():
         return Deployment(folder_of(name))
     raise InputError(
         f"There is no deployment {name!r}.", fix=nearest(name, (deployment.name for deployment in list_deployments()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
@@ -53,6 +54,16 @@ class ProcessSpec(BaseModel):
             if path.is_absolute() or not path.parts or ".." in path.parts or path.parts[0] in RESERVED:
                 raise ValueError(f"{name!r} is not a path of its own inside the deployment's folder")
         return files
+
+    @field_validator("cause_patterns")
+    @classmethod
+    def _patterns_compile(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+        return patterns
 
 
 class DeploymentSpec(BaseModel):

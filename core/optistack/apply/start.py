@@ -103,7 +103,7 @@ def attached(spec: DeploymentSpec, *, on_progress: Callable[[Progress], None] | 
         live = Attached(Deployment(folder_of(spec.name)), theirs)
         try:
             _launch(live, spec, ours)
-            _wait_until_ready(live.deployment, spec, on_progress)
+            _wait_until_ready(live.deployment, on_progress)
             yield live
         finally:
             os.close(theirs)
@@ -177,9 +177,7 @@ def _require_port(process: ProcessSpec) -> None:
         raise
 
 
-def _wait_until_ready(
-    deployment: Deployment, spec: DeploymentSpec, on_progress: Callable[[Progress], None] | None
-) -> None:
+def _wait_until_ready(deployment: Deployment, on_progress: Callable[[Progress], None] | None) -> None:
     started = time.monotonic()
     next_told_s = 0.0
     while (state := deployment.state).phase is not Phase.READY:

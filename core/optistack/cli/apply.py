@@ -51,12 +51,13 @@ def apply(
     Asks the engine's own argument resolution first, and stops where that changes what was planned. Then waits until
     the engine serves, then reads back every setting and lets the plugins probe it. When a check fails,
     the engine is stopped and the exit code is 1; when it does not come up, its own reason is shown and the code is 3.
+    The key of an engine that asks for one is read from OPTISTACK_API_KEY.
     """
     from optistack.apply.start import attached, end_error
     from optistack.apply.state import Phase
     from optistack.cli import screen
     from optistack.cli.ready import from_lock, from_stack
-    from optistack.cli.receipts import failed_checks
+    from optistack.cli.receipts import failure
     from optistack.errors import CheckFailedError
     from optistack.facts.detect import detect_node
     from optistack.plan.deploy import check_machine, check_weights, deployment_of
@@ -93,7 +94,7 @@ def apply(
                     raise end_error(live.deployment)
     if not passed:
         screen.print_error(
-            f"The engine does not do what the plan says: {', '.join(failed_checks(receipts))}.",
+            failure(receipts, "the plan"),
             f"`optistack down {spec.name}` stops it." if keep else "It was stopped; --keep leaves it running.",
         )
         raise typer.Exit(CheckFailedError.exit_code)
@@ -121,6 +122,8 @@ def _verify(live: Attached, ready: Ready) -> list[Receipt]:
 
 
 def _receipts(live: Attached, ready: Ready) -> list[Receipt]:
+    import os
+
     from optistack.verify.endpoint import Endpoint
     from optistack.verify.verify import verify
 
@@ -129,7 +132,7 @@ def _receipts(live: Attached, ready: Ready) -> list[Receipt]:
     for launch, process, url in zip(ready.plan.launches, spec.processes, spec.endpoints, strict=True):
         parts = live.deployment.log_files(process.name)
         log = "".join(part.read_text(encoding="utf-8", errors="replace") for part in parts)
-        with Endpoint(url) as endpoint:
+        with Endpoint(url, api_key=os.environ.get(options.API_KEY_VARIABLE)) as endpoint:
             receipts.append(verify(ready.plan, endpoint, ready.host, ready.backend, log=log, replica=launch.replica))
     return receipts
 

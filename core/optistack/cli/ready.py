@@ -60,7 +60,7 @@ def from_lock(path: Path, chosen: Choice, progress: Progress, *, preflight: bool
     host = Host.from_environment()
     check_plugins(plan, host, path)
     backend = get_backend(plan.engine.backend)
-    python = chosen.engine_python or plan.spec.engine.python
+    python = chosen.python or plan.spec.engine.python
     # Where a Python is named, its version is held against the lock's below, in words about the lock.
     version = None if python else plan.engine.version
     wanted = plan.spec.engine.model_copy(update={"python": python, "version": version})

@@ -44,6 +44,7 @@ def run_inside(
 ) -> Any:
     """The answer, parsed from JSON, of ``inside/TASK.py`` run by ``python`` with ``arguments``.
 
+    A task that lies elsewhere, such as an adapter's, is named by the whole path of its file without ``.py``.
     ``packages`` are folders with packages that the script may import beside the environment's own; ``env`` is added to
     this process's variables. Raises :class:`InputError` where ``python`` is no Python, :class:`GuestError` where the
     script fails.

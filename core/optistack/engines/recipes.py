@@ -149,7 +149,7 @@ RECIPES: tuple[Recipe, ...] = (
         version="0.5.23",
         backend="sglang",
         python=">=3.11,<3.15",
-        disk_bytes=5_800_000_000,
+        disk_bytes=7_600_000_000,
         stages=(
             Stage(
                 "PyTorch 2.14.1 for the CPU",

@@ -15,8 +15,8 @@ def check_agreement(shape: Shape, tensors: Mapping[str, Tensor], config_file: Pa
     """InputError that names the first thing on which ``config_file`` and the tensors differ.
 
     Compared: the number of layers, the number of routed experts, the vocabulary, and the widths that the embedding, the
-    first layer's norm, MLP and keys and the MLA down-projection show. Encoders of images have layers and widths of their
-    own. What the checkpoint does not have is not compared.
+    first layer's norm, MLP and keys and the MLA down-projection show. Encoders of images have layers and widths of
+    their own. What the checkpoint does not have is not compared.
     """
     _check_counts(shape, tensors, config_file)
     for name, tensor in tensors.items():

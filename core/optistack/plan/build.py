@@ -120,6 +120,7 @@ class _Attempt:
         self.spec, self.host, self.backend = spec, host, backend
         self.model, self.node, self.engine = model, node, engine
         self.plugins, self.dropped = plugins, dropped
+        self.checkpoints: dict[str, Path] = {}
         self.options = {plugin.name: parse_options(plugin, spec.plugins[plugin.name]) for plugin in plugins}
         self.shares = node.split(spec.parallel.replicas, spec.parallel.tensor)
 
@@ -165,6 +166,7 @@ class _Attempt:
             launches=launches,
             findings=evaluate(self._rules(), context),
             flag_check=check_launch(launches[0], self.engine),
+            checkpoints=self.checkpoints,
         )
 
     def resolve(self) -> ResolvedStack:
@@ -205,7 +207,9 @@ class _Attempt:
         )
 
     def load_model(self, reference: str, config: str | None) -> ModelFacts:
-        return load_model(reference, config_fallback=_path(config))
+        facts = load_model(reference, config_fallback=_path(config))
+        self.checkpoints[reference] = facts.config_file
+        return facts
 
     def _use(self, plugin: Plugin) -> PluginUse:
         options: dict[str, Any] = self.options[plugin.name].model_dump(mode="json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -43,6 +44,7 @@ class Plan(BaseModel):
     """A stack, resolved for one model, node and engine.
 
     ``node`` is the whole node; ``share`` is what one replica gets of it. ``launches`` has one entry a replica.
+    ``checkpoints`` are those that plugins read, by their references: their config files.
     ``preflight`` is what the engine said about it, ``None`` when it was not asked. It is told about the plan and no
     part of it: hash and lock file are without it.
     """
@@ -62,6 +64,7 @@ class Plan(BaseModel):
     launches: tuple[Launch, ...]
     findings: tuple[Finding, ...] = ()
     flag_check: FlagCheck
+    checkpoints: dict[str, Path] = {}
     preflight: Preflight | None = None
 
     @property

@@ -37,7 +37,7 @@ def verify(
     observed = dict(backend.observe(endpoint, log))
     results = [
         *_identity(plan, endpoint, observed),
-        *_settings(plan, observed),
+        *compare_settings(plan, observed),
         *_budget(plan, observed),
         *_probes(plan, endpoint, host),
     ]
@@ -65,7 +65,7 @@ def _identity(plan: Plan, endpoint: Endpoint, observed: Mapping[str, Observed]) 
         yield compare("model.served_name", plan.spec.model.served_name, served, "stack")
 
 
-def _settings(plan: Plan, observed: Mapping[str, Observed]) -> Iterator[CheckResult]:
+def compare_settings(plan: Plan, observed: Mapping[str, Observed]) -> Iterator[CheckResult]:
     """Every setting that a plugin or the stack file decided; of those that only fell back, what the engine shows."""
     for path, value in plan.stack.values():
         if not value.is_set or path.startswith(NOT_THE_ENGINES):

@@ -3,6 +3,7 @@
 ``run`` returns ``{"version", "platform", "stand_ins", "seconds", "outcomes"}`` with an outcome a launch::
 
     accepted    whether vLLM took it
+    broken      whether it failed for what is missing here, which says nothing about the launch
     stage       where it was refused: parser, config or attention
     error       vLLM's message, one line ("" when accepted)
     asked       values of the flags that the launch names, by vLLM's name of the argument
@@ -15,7 +16,7 @@
 from __future__ import annotations
 
 import contextlib
-import enum
+import copy
 import importlib
 import io
 import json
@@ -25,30 +26,6 @@ import sys
 import time
 from typing import Any
 
-PLACES = {
-    "kv_cache_dtype": "cache_config.cache_dtype",
-    "scheduling_policy": "scheduler_config.policy",
-    "attention_backend": "attention_config.backend",
-    "moe_backend": "kernel_config.moe_backend",
-    "linear_backend": "kernel_config.linear_backend",
-    "reasoning_parser": "structured_outputs_config.reasoning_parser",
-    "compilation_config": "compilation_config",
-    "attention_config": "attention_config",
-    "speculative_config": "speculative_config",
-    "kv_transfer_config": "kv_transfer_config",
-    "kv_events_config": "kv_events_config",
-}
-PARTS = (
-    "model_config",
-    "cache_config",
-    "parallel_config",
-    "scheduler_config",
-    "attention_config",
-    "kernel_config",
-    "compilation_config",
-    "load_config",
-    "observability_config",
-)
 SETTLED = (
     "model_config.dtype",
     "model_config.max_model_len",
@@ -82,23 +59,26 @@ SETTLED = (
     "speculative_config.draft_model_config.dtype",
     "use_v2_model_runner",
 )
-STAND_IN = "the GPU's kernels are chosen when the model is loaded"
 
 
-def run(gpu: dict[str, Any] | None, launches: list[dict[str, Any]]) -> dict[str, Any]:
-    """Resolve each of ``launches``: ``{"argv": [...], "env": {...}}``, argv without the program.
+def run(gpu: dict[str, Any] | None, launches: str) -> dict[str, Any]:
+    """Resolve each launch of the file ``launches``, a JSON list of ``{"argv", "env", "tokenizer"}``, argv without the
+    program.
 
+    Where there is no ``tokenizer`` beside the model's config, what needs one is left out and told as unresolved.
     ``gpu`` is ``{"name", "sm", "memory_bytes", "gpus", "compute_units"}``; without one the platform is the
     environment's own, which has to be a CPU.
     """
     started = time.monotonic()
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+    sys.path.insert(0, here)
     stand_ins = importlib.import_module("vllm_stand_ins")
-    sys.path.pop(0)
     finder = stand_ins.install(gpu) if gpu else None
     platform = importlib.import_module("vllm.platforms").current_platform
-    engine = _Engine(stand_ins if gpu else None)
-    outcomes = [engine.resolve(launch["argv"], launch.get("env", {})) for launch in launches]
+    engine = _Engine(gpu)
+    sys.path.remove(here)
+    with open(launches, encoding="utf-8") as file:  # noqa: PTH123
+        outcomes = [engine.resolve(launch) for launch in json.load(file)]
     return {
         "version": importlib.import_module("vllm").__version__,
         "platform": platform.device_type,
@@ -109,13 +89,24 @@ def run(gpu: dict[str, Any] | None, launches: list[dict[str, Any]]) -> dict[str,
     }
 
 
+SIGNS = ("_OpNamespace", "_Anything", "not compiled with CUDA", "libcud", "NVIDIA driver", "NVML", "CUDA driver")
+"""Words of errors that a GPU or a CUDA build would not have made."""
+
+_CUDA_ONLY = ("vllm", "torch", "cutlass", "deep_gemm", "nvidia", "pynvml", "quack", "tilelang")
+
+LATER = "chosen from the layers, when the model is loaded"
+
+
 class _Refused(Exception):
     pass
 
 
 class _Engine:
-    def __init__(self, stand_ins: Any) -> None:
-        self.stand_ins = stand_ins
+    def __init__(self, gpu: dict[str, Any] | None) -> None:
+        self.gpu = gpu
+        self.values = importlib.import_module("vllm_values")
+        self.attention = importlib.import_module("vllm_attention")
+        self.stand_ins = importlib.import_module("vllm_stand_ins")
         self.arg_utils = importlib.import_module("vllm.engine.arg_utils")
         usage = importlib.import_module("vllm.usage.usage_lib")
         self.usage = usage.UsageContext.OPENAI_API_SERVER
@@ -127,15 +118,16 @@ class _Engine:
         utils = _first_of("vllm.utils.argparse_utils", "vllm.utils")
         self.parser = self.cli.make_arg_parser(utils.FlexibleArgumentParser())
         # A process of its own for each architecture would start vLLM once more.
-        registry = importlib.import_module("vllm.model_executor.models.registry")
+        registry: Any = importlib.import_module("vllm.model_executor.models.registry")
         if hasattr(registry, "_run_in_subprocess"):
             registry._run_in_subprocess = lambda look: look()
         self.log = _Log()
-        logging.getLogger("vllm").addHandler(self.log)
 
-    def resolve(self, argv: list[str], env: dict[str, str]) -> dict[str, Any]:
+    def resolve(self, launch: dict[str, Any]) -> dict[str, Any]:
+        argv = launch["argv"]
         outcome: dict[str, Any] = {
             "accepted": False,
+            "broken": False,
             "stage": "parser",
             "error": "",
             "asked": {},
@@ -145,31 +137,37 @@ class _Engine:
             "unresolved": {},
         }
         self.log.start()
-        with _variables(env):
+        with _variables(launch.get("env", {})):
             try:
                 args = self._parse(argv)
-                outcome["asked"] = self._asked(args, argv)
+                outcome["asked"] = self.values.asked(self.parser, args, argv)
+                if not launch["tokenizer"]:
+                    self._leave_tokenizer_out(args, outcome)
                 outcome["stage"] = "config"
-                config = self.arg_utils.AsyncEngineArgs.from_cli_args(args).create_engine_config(
+                # vLLM writes into the parser's defaults, which the next launch is to find as they were.
+                config = self.arg_utils.AsyncEngineArgs.from_cli_args(copy.deepcopy(args)).create_engine_config(
                     usage_context=self.usage
                 )
                 outcome["resolved"] = {
                     name: value
                     for name in outcome["asked"]
-                    if (value := _resolved(config, name)) is not _MISSING
+                    if (value := self.values.resolved(config, name)) is not self.values.MISSING
                 }
                 outcome["settled"] = {
-                    place: value for place in SETTLED if (value := _plain(_at(config, place))) is not None
+                    place: value
+                    for place in SETTLED
+                    if (value := self.values.plain(self.values.at(config, place))) is not None
                 }
                 outcome["stage"] = "attention"
-                self._choose_attention(config, outcome)
+                self._choose_kernels(config, outcome)
                 outcome["accepted"] = True
                 outcome["stage"] = ""
-            except _Refused as error:
+            except (_Refused, self.attention.Refused) as error:
                 outcome["error"] = str(error)
             except Exception as error:
-                outcome["error"] = _message(error)
-                outcome["error_type"] = type(error).__name__
+                kind = "" if isinstance(error, (ValueError, NotImplementedError)) else type(error).__name__ + ": "
+                outcome["error"] = kind + self.values.message(error)
+                outcome["broken"] = self.gpu is not None and _is_ours(error)
         outcome["warnings"] = self.log.stop()
         return outcome
 
@@ -179,94 +177,53 @@ class _Engine:
             with contextlib.redirect_stderr(said):
                 args = self.parser.parse_args(argv)
         except SystemExit as error:
-            lines = said.getvalue().strip().splitlines() or ["vLLM's parser ended without a word"]
-            raise _Refused(lines[-1].partition("error: ")[2] or lines[-1]) from error
+            text = " ".join(said.getvalue().split())
+            raise _Refused(text.rpartition("error: ")[2] or "vLLM's parser ended without a word") from error
         except Exception as error:
-            raise _Refused(_message(error)) from error
+            raise _Refused(self.values.message(error)) from error
         try:
             self.cli.validate_parsed_serve_args(args)
         except (TypeError, ValueError) as error:
             raise _Refused(str(error)) from error
+        if args.enable_auto_tool_choice:
+            _check_word("tool call parser", args.tool_call_parser, "vllm.tool_parsers", "ToolParserManager")
+        if getattr(args, "reasoning_parser", ""):
+            _check_word("reasoning parser", args.reasoning_parser, "vllm.reasoning", "ReasoningParserManager")
         return args
 
-    def _asked(self, args: Any, argv: list[str]) -> dict[str, Any]:
-        """What the launch names, JSON objects key by key."""
-        actions = self.parser._option_string_actions
-        asked: dict[str, Any] = {}
-        for position, word in enumerate(argv):
-            flag, equals, given = word.partition("=")
-            action = actions.get(flag) or actions.get("--" + flag[2:].replace("_", "-"))
-            if not flag.startswith("-") or action is None:
-                continue
-            following = given if equals else (argv[position + 1] if position + 1 < len(argv) else "")
-            parts = _json_object(following)
-            if parts is None:
-                asked[action.dest] = _plain(getattr(args, action.dest, None))
-            else:
-                asked.update(_flat(action.dest, parts))
-        return asked
-
-    def _choose_attention(self, config: Any, outcome: dict[str, Any]) -> None:
-        if self.stand_ins is None:
-            outcome["unresolved"]["attention_backend"] = "chosen when the model is loaded"
+    def _choose_kernels(self, config: Any, outcome: dict[str, Any]) -> None:
+        settled, unresolved = outcome["settled"], outcome["unresolved"]
+        if self.gpu is None:
+            self.attention.choose(config, settled, unresolved)
             return
+        if config.model_config.is_moe:
+            unresolved["moe_backend"] = LATER
+        unresolved["linear_backend"] = LATER
         self.stand_ins.complete_flash_attention()
-        outcome["unresolved"]["moe_backend"] = STAND_IN
-        outcome["unresolved"]["linear_backend"] = STAND_IN
-        with self.stand_ins.without_device_memory(), _current(config):
-            target = config.model_config
-            outcome["settled"]["attention"] = _attention(
-                config, target, config.cache_config.cache_dtype, config.attention_config.backend, False
-            )
-            speculative = config.speculative_config
-            draft = getattr(speculative, "draft_model_config", None)
-            if speculative is None or draft is None or draft is target or speculative.method not in ("dflash", "dspark"):
-                return
-            dtype = getattr(speculative, "kv_cache_dtype", None) or config.cache_config.cache_dtype
-            non_causal = _both_ways(draft.hf_config)
-            try:
-                outcome["settled"]["draft_attention"] = _attention(
-                    config, draft, dtype, getattr(speculative, "attention_backend", None), non_causal
-                )
-            except ValueError as error:
-                raise _Refused("the draft's attention: " + _message(error)) from error
+        with self.stand_ins.without_device_memory():
+            self.attention.choose(config, settled, unresolved)
+
+    def _leave_tokenizer_out(self, args: Any, outcome: dict[str, Any]) -> None:
+        args.skip_tokenizer_init = True
+        if not getattr(args, "reasoning_parser", ""):
+            return
+        args.reasoning_parser = ""
+        outcome["asked"].pop("reasoning_parser", None)
+        outcome["unresolved"]["reasoning_parser"] = "it reads the tokenizer, which is not on this machine"
 
 
-def _both_ways(hf_config: Any) -> bool:
-    """Whether any layer of a block drafter attends both ways, by vLLM's own reading."""
-    module = importlib.import_module("vllm.model_executor.models.qwen3_dflash")
-    ask = getattr(module, "dflash_has_any_non_causal", None)
-    return True if ask is None else bool(ask(hf_config))
+def _is_ours(error: BaseException) -> bool:
+    """Whether ``error`` comes from a GPU that is not there and not from the launch."""
+    if isinstance(error, ModuleNotFoundError):
+        return (error.name or "").partition(".")[0] in _CUDA_ONLY
+    return any(sign in str(error) for sign in SIGNS)
 
 
-def _attention(config: Any, model: Any, dtype: str, backend: Any, non_causal: bool) -> str:
-    selector = importlib.import_module("vllm.v1.attention.selector")
-    platform = importlib.import_module("vllm.platforms").current_platform
-    cache = config.cache_config
-    named = {
-        "head_size": model.get_head_size(),
-        "dtype": model.dtype,
-        "kv_cache_dtype": dtype,
-        "block_size": cache.block_size if getattr(cache, "user_specified_block_size", True) else None,
-        "use_mla": model.use_mla,
-        "use_non_causal": non_causal,
-        "use_kv_connector": config.kv_transfer_config is not None,
-    }
-    known = selector.AttentionSelectorConfig._fields
-    wanted = selector.AttentionSelectorConfig(**{key: value for key, value in named.items() if key in known})
-    chosen = platform.get_attn_backend_cls(
-        backend,
-        attn_selector_config=wanted,
-        num_heads=model.get_num_attention_heads(config.parallel_config),
-    )
-    module, _, name = chosen.rpartition(".")
-    return str(getattr(importlib.import_module(module), name).get_name())
-
-
-@contextlib.contextmanager
-def _current(config: Any) -> Any:
-    with importlib.import_module("vllm.config").set_current_vllm_config(config):
-        yield
+def _check_word(what: str, word: str, module: str, manager: str) -> None:
+    """vLLM checks these words only after it has started the engine (validate_api_server_args)."""
+    known = getattr(importlib.import_module(module), manager).list_registered()
+    if word not in known:
+        raise _Refused("invalid " + what + ": " + word + " (chose from " + ", ".join(sorted(known)) + ")")
 
 
 @contextlib.contextmanager
@@ -283,12 +240,23 @@ def _variables(env: dict[str, str]) -> Any:
                 os.environ[name] = value
 
 
-class _Log(logging.Handler):
-    """What vLLM says while a launch is resolved, warnings and worse, each once."""
+class _Log:
+    """What vLLM says while a launch is resolved, warnings and worse, each once.
+
+    Records are taken as they are made: vLLM sets its loggers up anew for every configuration.
+    """
 
     def __init__(self) -> None:
-        super().__init__(logging.WARNING)
         self.lines: list[str] = []
+        make = logging.getLogRecordFactory()
+
+        def heard(*args: Any, **kwargs: Any) -> logging.LogRecord:
+            record = make(*args, **kwargs)
+            if record.levelno >= logging.WARNING and record.name.startswith("vllm"):
+                self.lines.append(" ".join(record.getMessage().split())[:500])
+            return record
+
+        logging.setLogRecordFactory(heard)
 
     def start(self) -> None:
         self.lines = []
@@ -300,82 +268,6 @@ class _Log(logging.Handler):
 
     def stop(self) -> list[str]:
         return list(dict.fromkeys(self.lines))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(" ".join(record.getMessage().split())[:500])
-
-
-_MISSING = object()
-
-
-def _resolved(config: Any, name: str) -> Any:
-    """What became of the argument called ``name``; keys of JSON arguments are after a dot."""
-    root, _, key = name.partition(".")
-    place = PLACES.get(root)
-    if place is None:
-        place = next((part + "." + root for part in PARTS if hasattr(_at(config, part), root)), None)
-    if place is None:
-        return _MISSING
-    found = _at(config, place + "." + key if key else place, _MISSING)
-    return _MISSING if found is _MISSING else _plain(found)
-
-
-def _at(value: Any, place: str, default: Any = None) -> Any:
-    for part in place.split("."):
-        if isinstance(value, dict):
-            value = value.get(part, _MISSING)
-        else:
-            value = getattr(value, part, _MISSING)
-        if value is _MISSING:
-            return default
-    return value
-
-
-def _flat(root: str, parts: dict[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in parts.items():
-        name = root + "." + key
-        if isinstance(value, dict):
-            flat.update(_flat(name, value))
-        else:
-            flat[name] = value
-    return flat
-
-
-def _json_object(word: str) -> dict[str, Any] | None:
-    if not word.startswith("{"):
-        return None
-    try:
-        value = json.loads(word)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str)) and not isinstance(value, enum.Enum):
-        return value
-    if isinstance(value, enum.Enum):
-        return value.name
-    if isinstance(value, dict):
-        return {str(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted(str(part) for part in value)
-    return str(value).replace("torch.", "")
-
-
-def _message(error: BaseException) -> str:
-    """vLLM's own words, without pydantic's frame around them."""
-    lines = [line.strip() for line in str(error).strip().splitlines()]
-    lines = [line for line in lines if line and not line.startswith("For further information")]
-    if lines and "validation error" in lines[0]:
-        lines = lines[1:]
-    text = " ".join(lines).partition(" [type=")[0]
-    for frame in ("Value error, ", "Assertion failed, "):
-        text = text.replace(frame, "", 1)
-    return text or type(error).__name__
 
 
 def _first_of(*names: str) -> Any:

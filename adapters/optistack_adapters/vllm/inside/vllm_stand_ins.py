@@ -105,8 +105,8 @@ def install(gpu: dict[str, Any]) -> _Finder:
 
     setattr(platforms, "resolve_current_platform_cls_qualname", resolve)  # noqa: B010
     setattr(platforms, "vllm_version_matches_substr", lambda word: False)  # noqa: B010
-    _answer_support_queries()
     _have_triton()
+    _complete_operators()
     return finder
 
 
@@ -121,31 +121,41 @@ def _platform(gpu: dict[str, Any]) -> type:
             "get_device_capability": classmethod(lambda cls, device_id=0: capability),
             "get_device_name": classmethod(lambda cls, device_id=0: gpu["name"]),
             "get_device_total_memory": classmethod(lambda cls, device_id=0: gpu["memory_bytes"]),
-            "get_device_uuid": classmethod(lambda cls, device_id=0: "GPU-%d" % device_id),
+            "get_device_uuid": classmethod(lambda cls, device_id=0: f"GPU-{device_id}"),
             "is_fully_connected": classmethod(lambda cls, device_ids: True),
             "device_count": classmethod(lambda cls: gpu["gpus"]),
             "num_compute_units": classmethod(lambda cls, device_id=0: gpu["compute_units"]),
             "is_integrated_gpu": classmethod(lambda cls, device_id=0: False),
+            "is_cumem_allocator_available": lambda self: True,
             "get_cuda_runtime_major": classmethod(lambda cls: 13),
         },
     )
 
 
-def _answer_support_queries() -> None:
-    """``torch.ops._C.cutlass_scaled_mm_supports_block_fp8`` and its like: asked as modules load."""
+def _complete_operators() -> None:
+    """``torch.ops._C.cutlass_scaled_mm_supports_block_fp8`` and its like are called as modules load, and say yes;
+    others are only named."""
     torch = importlib.import_module("torch")
     namespace = type(torch.ops._C)
     real = namespace.__getattr__
+    queries_alone = True
 
     def lookup(self: Any, name: str) -> Any:
         try:
             return real(self, name)
         except AttributeError:
-            if "support" in name and self.name in ("_C", "_moe_C"):
+            if self.name not in ("_C", "_moe_C", "_C_cache_ops") or name.startswith("__"):
+                raise
+            if "support" in name:
                 return lambda *args: True
-            raise
+            if queries_alone:
+                raise
+            return _stand_in(name)
 
     namespace.__getattr__ = lookup
+    # This one describes operators to torch if they are there, and torch has to know those that it describes.
+    importlib.import_module("vllm._custom_ops")
+    queries_alone = False
 
 
 def _have_triton() -> None:
