@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from optistack.errors import InputError, nearest
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from optistack.facts.node import NodeFacts
     from optistack.launch import Launch
     from optistack.memory.budget import EngineReserves, MemoryBudget
+    from optistack.plan.plan import Plan
+    from optistack.preflight import Preflight
     from optistack.rules import Rule
     from optistack.settings import Serving, Settings
     from optistack.settings.resolved import ResolvedStack
@@ -78,6 +81,16 @@ class Backend(Protocol):
 
     def rules(self) -> Sequence[Rule]:
         """What is known about this engine's combinations."""
+
+    def preflight(self, plan: Plan, python: Path, env: Mapping[str, str]) -> Preflight | None:
+        """What the engine's own argument resolution makes of the first launch of ``plan``.
+
+        ``None``: this backend has no way to ask.
+        ``python`` belongs to an environment of the plan's engine and version, which may be a build for another device:
+        the plan's GPU is faked then. ``env`` is what that environment needs. Must not touch a GPU. The rules that
+        explain the answer are added by core. Raises InputError, naming the module and the mend, when the environment
+        is broken.
+        """
 
     def observe(self, endpoint: Endpoint, log: str | None) -> Mapping[str, Observed]:
         """What the running engine says, by setting path (``kv.dtype``), in optistack's words.

@@ -24,7 +24,8 @@ class EngineFacts(BaseModel):
     ======================== ===============================================================================
     aux_hidden_state_copies  how often a drafter's captured hidden states lie in device memory at once
     default_prefill_tokens   tokens of one prefill pass when nobody sets ``serving.chunked_prefill_tokens``
-    host_kv_copies           copies of the same KV in host RAM over the ranks of a replica
+    host_kv_copies           ``rank``: each rank keeps what it has, also what others have; ``shared``: one copy
+    host_tier_reserve_bytes  host RAM that the engine itself leaves free beside its tier
     speculation_methods      methods that this engine has on this device
     kv_dtypes                KV dtypes that it has on this device
     weight_formats           weight precisions that it has on this device

@@ -92,6 +92,8 @@ class Host:
         except OptistackError:
             self._unregister(name)
             raise
+        except ValueError as error:  # pluggy's word for one module under two names, and for a name that it blocks
+            raise InputError(f"Plugin {name} cannot be registered: {_first_line(error)}.") from error
         self._plugins[name] = plugin
         return plugin
 
@@ -111,7 +113,8 @@ class Host:
                 f"Plugin {name} is switched off.", fix=f"Take it out of --no-plugin or {DISABLE_VARIABLE}."
             )
         hint = nearest(name, self._plugins)
-        raise InputError(f"No plugin is called {name!r}.", fix=f"{hint} Install it with: pip install optistack-{name}")
+        fix = hint if hint.startswith("Did") else f"{hint} Install it with: pip install optistack-{name}".strip()
+        raise InputError(f"No plugin is called {name!r}.", fix=fix)
 
     def select(self, names: Iterable[str]) -> list[Plugin]:
         """The plugins called ``names``, in the order in which hooks are called."""
@@ -159,7 +162,7 @@ class Host:
         distribution = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown"
         try:
             module = entry.load()
-        except Exception as error:  # whatever a third party's import raises must not take the others down
+        except (Exception, SystemExit) as error:  # whatever a third party's import raises must not take others down
             reason = f"{type(error).__name__}: {_first_line(error)}"
             self.failures.append(LoadFailure(entry.name, distribution, reason))
             return

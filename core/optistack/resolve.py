@@ -15,14 +15,11 @@ from optistack.settings.domains import (
     CacheTier,
     KVLayout,
     Routing,
-    Serving,
     Settings,
     Speculation,
     WeightQuantization,
 )
 from optistack.settings.resolved import Contribution, ResolvedStack, combine
-from optistack.settings.values import choose
-from optistack.stack.spec import ServingSection
 
 ONE_ANSWER: tuple[tuple[str, type[Settings]], ...] = (
     ("optistack_quantize_weights", WeightQuantization),
@@ -46,13 +43,6 @@ def parse_options(plugin: Plugin, given: dict[str, Any]) -> Any:
             hint = nearest(path, plugin.info.options.model_fields)
             raise InputError(f"Plugin {plugin.name} has no option {path!r}.", fix=hint) from error
         raise InputError(f"Option {path} of plugin {plugin.name}: {first['msg']}.") from error
-
-
-def user_wishes(serving: ServingSection) -> Serving:
-    """What the stack file itself says about the engine as a whole, as firm wishes."""
-    why = "the stack file says so"
-    fields = {name: getattr(serving, name) for name in Serving.model_fields if name in ServingSection.model_fields}
-    return Serving(**{name: choose(value, why=why) for name, value in fields.items() if value is not None})
 
 
 def resolve(

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from optistack.apply.folder import RESERVED
+from optistack.apply.state import STOP_TIMEOUT_S
 
 # A name is a folder name and an argument on the command line, so it may not start with a dot or a dash.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -42,7 +43,7 @@ class ProcessSpec(BaseModel):
     port: int = Field(ge=1, le=65535)
     ready_url: str = Field(pattern=r"^https?://[^/\s]+")
     ready_timeout_s: float = Field(default=1800.0, gt=0)
-    stop_timeout_s: float = Field(default=30.0, ge=0)
+    stop_timeout_s: float = Field(default=STOP_TIMEOUT_S, ge=0)
     cause_patterns: tuple[str, ...] = ()
 
     @field_validator("files")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -13,6 +14,7 @@ from optistack.facts.model import ModelFacts
 from optistack.facts.node import NodeFacts
 from optistack.launch import Launch
 from optistack.memory.budget import MemoryBudget
+from optistack.preflight import Preflight, Verdict
 from optistack.rules import Finding, Severity
 from optistack.settings.resolved import ResolvedStack
 from optistack.stack.spec import StackSpec
@@ -42,6 +44,9 @@ class Plan(BaseModel):
     """A stack, resolved for one model, node and engine.
 
     ``node`` is the whole node; ``share`` is what one replica gets of it. ``launches`` has one entry a replica.
+    ``checkpoints`` are those that plugins read, by their references: their config files.
+    ``preflight`` is what the engine said about it, ``None`` when it was not asked. It is told about the plan and no
+    part of it: hash and lock file are without it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,6 +64,8 @@ class Plan(BaseModel):
     launches: tuple[Launch, ...]
     findings: tuple[Finding, ...] = ()
     flag_check: FlagCheck
+    checkpoints: dict[str, Path] = {}
+    preflight: Preflight | None = None
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -66,7 +73,8 @@ class Plan(BaseModel):
 
     @property
     def refused(self) -> bool:
-        return bool(self.errors) or bool(self.flag_check.problems) or not self.budget.feasible
+        rejected = self.preflight is not None and self.preflight.verdict is Verdict.REJECTED
+        return bool(self.errors) or bool(self.flag_check.problems) or not self.budget.feasible or rejected
 
     def options_of(self, plugin: str) -> dict[str, Any]:
         """The options of ``plugin`` in this plan; empty when it is not in it."""
@@ -74,5 +82,9 @@ class Plan(BaseModel):
 
     def hash(self) -> str:
         """sha256 of the plan's canonical JSON: equal plans have equal hashes."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        canonical = json.dumps(self.lasting(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def lasting(self) -> dict[str, Any]:
+        """The plan as JSON values, without what was said about it on one machine."""
+        return self.model_dump(mode="json", exclude={"preflight"})

@@ -20,7 +20,8 @@ class MemoryCharge(BaseModel):
     """Memory that a plugin's work takes, for the budget.
 
     ``per_gpu_bytes`` is fixed on each GPU (already divided by tensor parallelism), ``per_kv_token_bytes`` is charged on
-    each GPU for each KV token the pool holds, ``host_bytes`` is host RAM for one replica.
+    each GPU for each KV token the pool holds, ``host_bytes`` is host RAM for one replica. ``while_serving`` is memory
+    that is taken after the engine has sized its pool, such as buffers of a forward pass.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -29,6 +30,7 @@ class MemoryCharge(BaseModel):
     per_gpu_bytes: int = 0
     per_kv_token_bytes: int = 0
     host_bytes: int = 0
+    while_serving: bool = False
     why: str = ""
     reference: str = ""
     source: str = ""
@@ -103,7 +105,7 @@ class KVLayout(Settings):
 
     ``dtype``, ``draft_dtype``  ``bfloat16``, ``fp8_e4m3``, ... (``auto`` is not an answer: a plan says what it is)
     ``page_size_tokens``  tokens in a KV page (SGLang's page size, vLLM's block size)
-    ``scales``  where FP8 scales come from: ``checkpoint`` or ``unit`` (1.0)
+    ``scales``  where FP8 scales come from: ``checkpoint``, ``file`` (``scales_file``) or ``unit`` (1.0)
     """
 
     dtype: Value[str] = Unset

@@ -34,7 +34,8 @@ class Value(BaseModel, Generic[T]):
 
     ``value``        what it should be; ``None`` when the opinion only constrains
     ``default``      true when ``value`` is a suggestion that yields to anybody's firm wish
-    ``fallback``     set by the host on opinions of the plan and the adapter, which yield to any plugin's
+    ``fallback``     set by the host on opinions of the plan and the adapter, which yield to any plugin's; on a merged
+                     value: nobody else had a wish
     ``one_of``       allowed values (empty: all)
     ``multiple_of``  the value must be a whole multiple of this
     ``at_least``, ``at_most``  inclusive bounds
@@ -97,6 +98,13 @@ class Value(BaseModel, Generic[T]):
             parts.append(f"at most {self.at_most:g}")
         return ", ".join(parts)
 
+    @property
+    def wishes(self) -> tuple[Origin, ...]:
+        """The origins that decided the value; all of them when it follows from constraints alone."""
+        said = (str(self.value), f"default {self.value}")
+        wished = tuple(o for o in self.origins if o.said in said or o.said.startswith(tuple(f"{s}, " for s in said)))
+        return wished or self.origins
+
     def from_source(self, source: str, *, fallback: bool = False) -> Value[T]:
         """The same opinion, signed."""
         origin = Origin(source=source, said=self.describe(), why=self.why, reference=self.reference)
@@ -143,29 +151,31 @@ def merge(setting: str, opinions: Iterable[Value[Any]]) -> Value[Any]:
         return UNSET
     origins = tuple(sorted({o for opinion in held for o in opinion.origins}, key=lambda o: (o.source, o.said)))
     constraints = _intersect(setting, held, origins)
-    wish, is_default = _wish(setting, held, constraints)
+    wish, is_default, fell_back = _wish(setting, held, constraints)
     if wish is not None and not constraints.allows(wish):
         raise PlanRefusedError(
             f"{setting} = {wish} is not {constraints.describe()}: {_who(origins)}.",
             fix="Change the option of one of them, or leave one out.",
         )
-    return constraints.model_copy(update={"value": wish, "default": is_default, "origins": origins})
+    return constraints.model_copy(
+        update={"value": wish, "default": is_default, "fallback": fell_back, "origins": origins}
+    )
 
 
-def _wish(setting: str, held: list[Value[Any]], constraints: Value[Any]) -> tuple[Any, bool]:
-    """The value that is wanted, and whether it is a default: a firm wish, else a plugin's suggestion that fits, else
-    the fallback, else the only value that the constraints leave."""
+def _wish(setting: str, held: list[Value[Any]], constraints: Value[Any]) -> tuple[Any, bool, bool]:
+    """The value that is wanted, whether it is a default, and whether it is a fallback: a firm wish, else a plugin's
+    suggestion that fits, else the fallback, else the only value that the constraints leave."""
     firm = [opinion for opinion in held if opinion.is_set and not opinion.default and not opinion.fallback]
     if firm:
         _agree(setting, firm)
-        return firm[0].value, False
+        return firm[0].value, False, False
     fitting = [opinion for opinion in held if opinion.is_set and constraints.allows(opinion.value)]
     for fallback in (False, True):
         candidates = [opinion for opinion in fitting if opinion.fallback is fallback]
         if candidates:
             _agree(setting, candidates)
-            return candidates[0].value, True
-    return (constraints.one_of[0] if len(constraints.one_of) == 1 else None), False
+            return candidates[0].value, True, fallback
+    return (constraints.one_of[0] if len(constraints.one_of) == 1 else None), False, False
 
 
 def _intersect(setting: str, held: list[Value[Any]], origins: tuple[Origin, ...]) -> Value[Any]:

@@ -8,18 +8,23 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    """Strict: ``tensor: yes`` or ``tensor: "4"`` is a slip of the pen, not the number 1 or 4."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class ModelSection(_Section):
     """Which checkpoint to serve."""
 
-    checkpoint: str = Field(description="A folder, or a hub id such as org/name.")
+    checkpoint: str = Field(
+        description="A folder (relative to this file), a hub id such as org/name, or cache:NAME for a checkpoint made "
+        "by `optistack model fetch NAME`. ~ and $VARIABLES are expanded."
+    )
     revision: str | None = Field(None, description="Revision of a hub id; its default branch when not given.")
     config: str | None = Field(
         None,
         description="A folder or config.json with the model's shape, used for planning where the checkpoint is not on "
-        "this machine. Relative to the stack file.",
+        "this machine. Relative to this file.",
     )
     served_name: str | None = Field(None, description="The name that clients ask for.")
     trust_remote_code: bool = Field(False, description="Let the engine run code that comes with the checkpoint.")
@@ -76,10 +81,14 @@ class StackSpec(_Section):
     """A stack file."""
 
     version: Literal[1] = Field(1, description="Version of this file's format.")
-    name: str = Field("optistack", pattern=r"^[a-z0-9][a-z0-9._-]*$", description="Name of the deployment.")
+    name: str = Field(
+        "optistack", pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64, description="Name of the deployment."
+    )
     model: ModelSection
     node: str = Field("detect", description="A node preset such as b200x4, or detect.")
-    backend: str | None = Field(None, description="sglang, vllm, or another that is installed.")
+    backend: str | None = Field(
+        None, description="sglang, vllm, or another that is installed.", examples=["sglang", "vllm"]
+    )
     engine: EngineSection = EngineSection()
     parallel: ParallelSection = ParallelSection()
     workload: WorkloadSection = WorkloadSection()
@@ -87,4 +96,6 @@ class StackSpec(_Section):
     plugins: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="Plugins to use, by name, each with its options."
     )
-    engine_args: tuple[str, ...] = Field((), description="Arguments handed to the engine as they are, after ours.")
+    engine_args: tuple[str, ...] = Field(
+        (), strict=False, description="Arguments handed to the engine as they are, after ours."
+    )

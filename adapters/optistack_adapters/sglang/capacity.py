@@ -1,0 +1,28 @@
+"""How many requests and CUDA graphs one scheduler of a replica gets, from the resolved settings."""
+
+from __future__ import annotations
+
+from optistack.settings.resolved import ResolvedStack
+from optistack.stack.spec import StackSpec
+from optistack_adapters.sglang.defaults import RUNNING_REQUESTS
+
+
+def running_requests(stack: ResolvedStack) -> int:
+    """Requests that decode at the same time, over all attention groups."""
+    return stack.serving.max_running_requests.value or RUNNING_REQUESTS
+
+
+def graph_batch(stack: ResolvedStack, spec: StackSpec) -> int:
+    """The largest decode batch with a CUDA graph: all running requests of an attention group unless somebody says."""
+    said = stack.serving.cuda_graph_max_batch.value
+    return said or max(1, -(-running_requests(stack) // spec.parallel.attention_data))
+
+
+def verify_window(stack: ResolvedStack) -> int:
+    """Tokens of one request in a decode step: the drafts and the last known token; 1 without speculation."""
+    return (stack.speculation.num_draft_tokens.value or 0) + 1 if stack.speculation.method.is_set else 1
+
+
+def runs_graphs(stack: ResolvedStack) -> bool:
+    """Whether decode runs in CUDA graphs, which is SGLang's default on a GPU."""
+    return stack.serving.cuda_graphs.value is not False

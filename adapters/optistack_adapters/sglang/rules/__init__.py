@@ -1,0 +1,15 @@
+"""What is known about combinations on SGLang, one module a domain. Lines are of sglang 0.5.23 unless said otherwise."""
+
+from optistack.rules import Rule
+from optistack_adapters.sglang.rules.attention import RULES as ATTENTION
+from optistack_adapters.sglang.rules.cpu import RULES as CPU
+from optistack_adapters.sglang.rules.kv import RULES as KV
+from optistack_adapters.sglang.rules.serving import RULES as SERVING
+from optistack_adapters.sglang.rules.speculation import RULES as SPECULATION
+from optistack_adapters.sglang.rules.storage import RULES as STORAGE
+from optistack_adapters.sglang.rules.tiers import RULES as TIERS
+from optistack_adapters.sglang.rules.weights import RULES as WEIGHTS
+
+RULES: tuple[Rule, ...] = (*CPU, *WEIGHTS, *KV, *ATTENTION, *SPECULATION, *TIERS, *STORAGE, *SERVING)
+
+__all__ = ["RULES"]

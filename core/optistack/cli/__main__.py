@@ -1,0 +1,5 @@
+"""``python -m optistack.cli``."""
+
+from optistack.cli import main
+
+main()

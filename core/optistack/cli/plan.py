@@ -1,0 +1,115 @@
+"""``optistack plan``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from optistack.cli import options
+from optistack.cli.commands import new_app
+
+if TYPE_CHECKING:
+    from optistack.plan.plan import Plan
+
+app = new_app()
+
+
+@app.command()
+def plan(
+    stack: options.Stack = options.DEFAULT_STACK,
+    backend: options.Backend = None,
+    node: options.Node = None,
+    engine_python: options.EnginePython = None,
+    engine_version: options.EngineVersion = None,
+    plugin: options.Plugins = None,
+    no_plugin: options.Without = None,
+    setting: options.Set = None,
+    allow_degraded: options.AllowDegraded = False,
+    diff: Annotated[
+        Path | None, typer.Option("--diff", metavar="OTHER", help="Compare with another stack or lock file.")
+    ] = None,
+    lock: Annotated[Path | None, typer.Option("--lock", metavar="FILE", help="Write the plan to a lock file.")] = None,
+    script: Annotated[
+        Path | None, typer.Option("--script", metavar="FILE", help="Write the launch as a shell script; - prints it.")
+    ] = None,
+    preflight: Annotated[
+        bool, typer.Option("--preflight", help="Ask the engine's own argument resolution what it makes of the launch.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Show what a stack resolves to: settings, memory, rules and launch.
+
+    Nothing is started. A plan that cannot work is shown all the same, with the reason last and exit code 2.
+    """
+    from optistack.cli import screen
+    from optistack.cli.workplace import open_stack
+    from optistack.errors import InputError
+
+    to_stdout = script == Path("-")
+    if to_stdout and json:
+        raise InputError("--json and --script - both print to stdout.", fix="Write the script to a file.")
+    chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting)
+    with screen.ScreenProgress() as progress:
+        made = open_stack(chosen).plan(allow_degraded=allow_degraded, preflight=preflight, progress=progress)
+    if diff is not None:
+        _show_diff(made, diff, chosen, stack, json=json)
+    elif json:
+        screen.print_json(made)
+    elif not to_stdout:
+        _show(made)
+    if script is not None:
+        _write_script(made, None if to_stdout else script)
+    if made.refused:
+        from optistack.cli.views.rules import refusal
+        from optistack.errors import PlanRefusedError
+
+        screen.print_error(*refusal(made))
+        raise typer.Exit(PlanRefusedError.exit_code)
+    if lock is not None:
+        from optistack.plan.lock import write_lock
+
+        write_lock(made, lock)
+        screen.note(f"Locked in {lock}; `optistack apply --lock {lock}` starts exactly this.")
+
+
+def _show(made: Plan) -> None:
+    from optistack.cli import screen
+    from optistack.cli.views.plan import plan_view
+
+    screen.show(*plan_view(made, wide=screen.is_pipe()))
+
+
+def _show_diff(made: Plan, other: Path, chosen: options.Choice, name: Path, *, json: bool) -> None:
+    import dataclasses
+
+    from optistack.cli import screen
+    from optistack.cli.views.diff import diff_view
+    from optistack.cli.workplace import open_stack
+    from optistack.plan.diff import diff_plans
+    from optistack.plan.lock import is_lock, read_lock
+
+    # The other stack is planned for the backend, node and engine of this command; -p and --set are this one's alone.
+    bare = dataclasses.replace(chosen, stack=other, plugins=(), without=(), settings=())
+    theirs = read_lock(other) if is_lock(other) else open_stack(bare).plan()
+    found = diff_plans(theirs, made)
+    if json:
+        screen.print_json([difference.model_dump(mode="json") for difference in found])
+    else:
+        screen.show(*diff_view(found, str(other), str(name), wide=screen.is_pipe()))
+
+
+def _write_script(made: Plan, path: Path | None) -> None:
+    from optistack.cli import screen
+    from optistack.engines.environment import installed_engines
+    from optistack.plan.lock import write_file
+    from optistack.plan.script import script
+
+    here = next((engine for engine in installed_engines() if str(engine.python) == made.engine.python), None)
+    text = script(made, engine_env=here.env if here else {})
+    if path is None:
+        print(text, end="")
+        return
+    write_file(path, text, mode=0o755)
+    screen.note(f"The launch is in {path}.")

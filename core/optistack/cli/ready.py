@@ -1,0 +1,83 @@
+"""A plan that is ready to be started, from a stack file or from a lock file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from optistack.backend import Backend, get_backend
+from optistack.cli.options import Choice
+from optistack.cli.views.rules import refusal
+from optistack.cli.workplace import open_stack
+from optistack.engines.environment import installed_engines
+from optistack.engines.progress import Progress
+from optistack.errors import InputError, PlanRefusedError
+from optistack.facts.checkpoint import load_model
+from optistack.host import Host
+from optistack.plan.engine import find_engine
+from optistack.plan.flags import check_launch
+from optistack.plan.lock import check_checkpoint, check_plugins, read_lock
+from optistack.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class Ready:
+    """``python`` is the engine's, None when it is not on this machine; ``engine_env`` what it needs in any case."""
+
+    plan: Plan
+    host: Host
+    backend: Backend
+    python: str | None
+    engine_env: dict[str, str]
+
+
+def from_stack(chosen: Choice, progress: Progress, *, allow_degraded: bool, preflight: bool) -> Ready:
+    """Plan the stack. Raises PlanRefusedError when the plan is refused."""
+    workplace = open_stack(chosen)
+    plan = workplace.plan(allow_degraded=allow_degraded, preflight=preflight, progress=progress)
+    if plan.refused:
+        message, fix = refusal(plan)
+        raise PlanRefusedError(message, fix=f"{fix} `optistack plan` shows the whole plan.".strip())
+    python = plan.engine.python
+    env = next((engine.env for engine in installed_engines() if str(engine.python) == python), {})
+    return Ready(plan, workplace.host, workplace.backend, python, env)
+
+
+def from_lock(path: Path, chosen: Choice, progress: Progress, *, preflight: bool) -> Ready:
+    """The plan in a lock file, held against what is here: checkpoint, plugins, engine.
+
+    Where the engine is may differ from machine to machine, so ``--engine-python`` is the one option that goes with a
+    lock file. Raises InputError when something is not what the lock was made with.
+    """
+    if chosen != Choice(stack=chosen.stack, engine_python=chosen.engine_python):
+        raise InputError(
+            "A lock file is applied as it is.", fix="Leave out every option that changes the stack, or plan again."
+        )
+    plan = read_lock(path)
+    model = plan.spec.model
+    config = Path(model.config) if model.config else None
+    check_checkpoint(plan, load_model(model.checkpoint, config_fallback=config, revision=model.revision), path)
+    host = Host.from_environment()
+    check_plugins(plan, host, path)
+    backend = get_backend(plan.engine.backend)
+    python = chosen.python or plan.spec.engine.python
+    wanted = plan.spec.engine.model_copy(update={"python": python, "version": plan.engine.version})
+    engine = find_engine(plan.spec.model_copy(update={"engine": wanted}), backend, plan.node.device)
+    if engine.facts.version != plan.engine.version:
+        raise InputError(
+            f"{path} is for {backend.name} {plan.engine.version}; {python} has {engine.facts.version}.",
+            fix="Name the right one with --engine-python, or plan again.",
+        )
+    problems = check_launch(plan.launches[0], engine).problems
+    if problems:
+        raise PlanRefusedError(f"The engine here does not take this launch: {problems[0]}", fix="Plan again.")
+    if preflight:
+        from optistack.preflight import run_preflight
+
+        # The engine may lie elsewhere than where the lock was made.
+        there = plan.model_copy(update={"engine": plan.engine.model_copy(update={"python": engine.facts.python})})
+        plan = plan.model_copy(update={"preflight": run_preflight(there, backend, progress)})
+        if plan.refused:
+            message, fix = refusal(plan)
+            raise PlanRefusedError(message, fix=fix)
+    return Ready(plan, host, backend, engine.facts.python, engine.env)

@@ -1,0 +1,130 @@
+"""Run the program: every way it can end becomes an exit code, and every error one sentence and its fix.
+
+0 done; 1 a check failed; 2 wrong input or refused plan; 3 the engine did not start; 130 interrupted; 141 when the
+reader of a pipe went away.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from optistack import __version__
+from optistack.cli.commands import COMMANDS, EPILOG, Commands
+from optistack.errors import OptistackError, PlanRefusedError
+
+WRONG_INPUT = 2
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+BUG = 1
+
+app = typer.Typer(
+    cls=Commands,
+    rich_markup_mode=None,
+    add_completion=False,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=EPILOG,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"optistack {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; goes anywhere.")] = False,
+) -> None:
+    """Apply a stack of inference optimizations to an engine, and prove what took effect.
+
+    A stack file (optistack.yaml, or --stack FILE) says which model, node, workload and plugins.
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run ``optistack ARGUMENTS`` and return its exit code."""
+    debug, words = _take_debug(arguments)
+    try:
+        code = _invoke(words, debug)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes stdout once more when it ends, which would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    return code
+
+
+def _invoke(words: list[str], debug: bool) -> int:
+    command = typer.main.get_command(app)
+    try:
+        # Not command.main(), which turns exceptions into exit codes of its own.
+        with command.make_context("optistack", words) as context:
+            command.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        print("Interrupted.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error)
+            return 0
+        if debug:
+            raise
+        return _report(error, words)
+    return 0
+
+
+def _take_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
+    """``--debug`` may stand before or behind the command; what follows ``--`` belongs to somebody else."""
+    words = list(arguments)
+    end = words.index("--") if "--" in words else len(words)
+    ours = [word for word in words[:end] if word != "--debug"]
+    return len(ours) < end, ours + words[end:]
+
+
+def _report(error: Exception, words: Sequence[str]) -> int:
+    code, message, fix, more = _described(error, words)
+    if "--json" in words:
+        import json
+
+        print(json.dumps({"error": message, "fix": fix, **more}, indent=2))
+    from optistack.cli.screen import print_error
+
+    print_error(message, fix)
+    return code
+
+
+def _described(error: Exception, words: Sequence[str]) -> tuple[int, str, str, dict[str, Any]]:
+    """Exit code, sentence, fix, and what else ``--json`` tells."""
+    if isinstance(error, PlanRefusedError) and error.rule:
+        from optistack.cli.views.rules import degradable
+
+        message, fix = f"{error.message} (rule {error.rule})", degradable(error.fix, bool(error.plugin))
+        return error.exit_code, message, fix, {"rule": error.rule, "plugin": error.plugin}
+    if isinstance(error, OptistackError):
+        problems = [vars(problem) for problem in getattr(error, "problems", ())]
+        return error.exit_code, error.message, error.fix, {"problems": problems} if problems else {}
+    usage = getattr(error, "format_message", None)  # typer's own errors about the command line
+    if usage is not None:
+        command = " ".join(["optistack", *(word for word in words[:1] if word in COMMANDS)])
+        return WRONG_INPUT, usage(), f"`{command} --help` shows how it goes.", {}
+    if isinstance(error, OSError) and error.filename:
+        return WRONG_INPUT, f"{error.filename}: {error.strerror}.", "Check the path and its permissions.", {}
+    fix = "This is a bug in optistack; --debug shows where."
+    return BUG, f"optistack failed: {type(error).__name__}: {error}", fix, {}

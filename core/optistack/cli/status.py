@@ -1,0 +1,67 @@
+"""``optistack status``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from optistack.cli import options
+from optistack.cli.commands import new_app
+
+if TYPE_CHECKING:
+    from optistack.apply.deployment import Deployment
+
+app = new_app()
+
+
+@app.command()
+def status(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Which; every one without.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Those that have ended too.")] = False,
+    json: options.Json = False,
+) -> None:
+    """List the running deployments.
+
+    Each with its phase, where it serves, and what its receipt says. Those that are named are shown whatever they do.
+    """
+    from optistack.apply.deployment import find, list_deployments
+    from optistack.cli import screen
+
+    entries = [_entry(deployment) for deployment in (map(find, names) if names else list_deployments())]
+    shown = [entry for entry in entries if everything or names or entry["running"]]
+    if json:
+        screen.print_json({"deployments": shown})
+        return
+    from optistack.cli.views.status import status_view
+
+    screen.show(*status_view(shown, ended=len(entries) - len(shown), wide=screen.is_pipe()))
+
+
+def _entry(deployment: Deployment) -> dict[str, Any]:
+    from optistack.apply.state import Phase
+    from optistack.cli.receipts import failed_checks, read_receipts
+    from optistack.cli.views.receipt import counts
+    from optistack.errors import InputError
+
+    state = deployment.state
+    try:
+        spec = deployment.spec
+        endpoints, plan_hash = list(spec.endpoints), spec.plan_hash
+    except InputError:  # of another version of optistack: it can still be seen and stopped
+        endpoints, plan_hash = [], ""
+    receipts = read_receipts(deployment.folder.receipt_file)
+    return {
+        "name": deployment.name,
+        "id": state.id,
+        "supervisor_pid": state.supervisor.pid if state.supervisor else None,
+        "phase": state.phase.value,
+        "running": state.phase in (Phase.STARTING, Phase.READY, Phase.STOPPING),
+        "reason": state.reason,
+        "started_at": state.started_at.isoformat(timespec="seconds"),
+        "endpoints": endpoints,
+        "plan_hash": plan_hash,
+        "receipts": [{"passed": receipt.passed, "counts": counts(receipt)} for receipt in receipts],
+        "failed": failed_checks(receipts),
+        "log": str(deployment.folder.logs_dir),
+    }

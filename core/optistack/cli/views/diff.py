@@ -1,0 +1,67 @@
+"""The difference between two plans: ``+`` only in the other one, ``-`` only in this one, ``~`` another value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from optistack.cli.views.common import columns, heading, indented, size_text
+from optistack.plan.diff import Difference, Part
+
+SIZE = " bytes"
+"""How the names of figures in bytes end."""
+
+TITLES = {
+    Part.ENGINE: "Engine, node and model",
+    Part.PLUGIN: "Plugins",
+    Part.SETTING: "Settings",
+    Part.MEMORY: "Memory of one GPU",
+    Part.FLAG: "Flags",
+    Part.VARIABLE: "Variables",
+    Part.FILE: "Files",
+    Part.RULE: "Rules that fired",
+}
+
+
+def diff_view(differences: Sequence[Difference], before: str, after: str, *, wide: bool) -> Iterator[RenderableType]:
+    yield heading(f"{before} → {after}")
+    if not differences:
+        yield Text("  The plans are equal.")
+    for part, group in groupby(differences, key=lambda difference: difference.part):
+        yield Text()
+        yield heading(TITLES[part])
+        table = columns(None, None if wide else 40, None if wide else 100)
+        for difference in group:
+            table.add_row(*_row(difference))
+        yield indented(table)
+
+
+def _row(difference: Difference) -> tuple[Text, Text, Text]:
+    name, sized = difference.name, difference.part is Part.MEMORY and difference.name.endswith(SIZE)
+    if sized:
+        name = name.removesuffix(SIZE)
+    before = _said(difference.before, difference.who_before, sized=sized)
+    after = _said(difference.after, difference.who_after, sized=sized)
+    if difference.before is None:
+        return Text("+", "green"), Text(name, "green"), after
+    if difference.after is None:
+        return Text("-", "red"), Text(name, "red"), before
+    return Text("~", "yellow"), Text(name), Text.assemble(before, " → ", after, (_change(difference), "dim"))
+
+
+def _said(value: str | None, who: str, *, sized: bool) -> Text:
+    shown = " ".join((value or "").split())
+    if sized and value is not None:
+        shown = size_text(int(value.replace(",", "")))
+    return Text.assemble(shown, (f" ({who})" if who else "", "dim"))
+
+
+def _change(difference: Difference) -> str:
+    """By how much a figure changed: ``  +12.5%``."""
+    if difference.part is not Part.MEMORY:
+        return ""
+    before, after = (int((text or "0").replace(",", "")) for text in (difference.before, difference.after))
+    return f"  {(after - before) / before:+.1%}" if before else ""

@@ -1,0 +1,50 @@
+"""Rules that fired, plugins that were left out, and why a plan is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from optistack.cli.views.common import SEVERITY_STYLES, Entries, heading, reason
+from optistack.plan.plan import Plan
+
+
+def rules_view(plan: Plan, *, wide: bool) -> Iterator[RenderableType]:
+    if plan.dropped:
+        yield heading("Left out", "because of --allow-degraded")
+        entries = Entries(wide=wide)
+        for dropped in plan.dropped:
+            entries.add([Text(dropped.plugin, "bold"), dropped.rule], [Text(dropped.message)])
+        yield from entries.render()
+    if plan.findings:
+        yield heading("Rules that fired", "`optistack explain RULE` tells more")
+        entries = Entries(wide=wide)
+        for finding in plan.findings:
+            cells = [Text(finding.severity.value, SEVERITY_STYLES[finding.severity]), Text(finding.rule, "bold")]
+            fix = f" Fix: {finding.fix}" if finding.fix else ""
+            known = reason(f"{finding.evidence.value}, by {finding.source}", finding.upstream)
+            entries.add(cells, [Text.assemble(finding.message, (fix, "cyan")), known])
+        yield from entries.render()
+
+
+def degradable(fix: str, droppable: bool) -> str:
+    """``fix``, and what ``--allow-degraded`` would do about the refusal where it would do something."""
+    if not droppable or "--allow-degraded" in fix:
+        return fix
+    return f"{fix} Or leave the plugin out with --allow-degraded.".strip()
+
+
+def refusal(plan: Plan) -> tuple[str, str]:
+    """Why a refused plan is refused, and the fix: the first reason of the kind that explains the others."""
+    if plan.errors:
+        first = plan.errors[0]
+        return f"{first.message} (rule {first.rule})", degradable(first.fix, first.domain is not None)
+    if not plan.budget.feasible:
+        return f"The stack does not fit: {plan.budget.reason}", "Use more or larger GPUs, or a smaller KV dtype."
+    problems = plan.flag_check.problems
+    if not problems and plan.preflight is not None:
+        by = f" (rule {', '.join(plan.preflight.explained_by)})" if plan.preflight.explained_by else ""
+        return f"The engine rejects this launch: {plan.preflight.message.rstrip('.')}.{by}", "Change what it names."
+    return f"The installed engine does not take this launch: {problems[0]}", "Use a version that does, or change it."

@@ -1,0 +1,54 @@
+"""From the shared options to a plan: what every command that works on a stack begins with."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from optistack.backend import Backend
+from optistack.cli.options import Choice
+from optistack.engines.progress import SILENT, Progress
+from optistack.host import Host
+from optistack.plan.build import build_plan, get_backend_for
+from optistack.plan.plan import Plan
+from optistack.stack.loader import load_stack
+from optistack.stack.spec import StackSpec
+from optistack.verify.endpoint import Endpoint
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A loaded stack with the plugins and the adapter that it is planned with."""
+
+    spec: StackSpec
+    host: Host
+    backend: Backend
+
+    def for_engine_at(self, endpoint: Endpoint) -> Workplace:
+        """The same, planned for the engine version that runs at ``endpoint``, unless the stack names one.
+
+        Raises InputError when nobody answers there.
+        """
+        seen = self.backend.observe(endpoint, None).get("engine.version")
+        engine = self.spec.engine
+        if seen is None or seen.value is None or engine.version is not None or engine.python is not None:
+            return self
+        changed = engine.model_copy(update={"version": str(seen.value)})
+        return dataclasses.replace(self, spec=self.spec.model_copy(update={"engine": changed}))
+
+    def plan(self, *, allow_degraded: bool = False, preflight: bool = False, progress: Progress = SILENT) -> Plan:
+        return build_plan(
+            self.spec,
+            self.host,
+            self.backend,
+            allow_degraded=allow_degraded,
+            preflight=preflight,
+            progress=progress,
+        )
+
+
+def open_stack(choice: Choice) -> Workplace:
+    """Load the stack that ``choice`` names. Raises InputError for whatever is wrong with it."""
+    host = Host.from_environment(disable=choice.without)
+    spec = load_stack(choice.stack, host, choice.overrides)
+    return Workplace(spec, host, get_backend_for(spec, None))

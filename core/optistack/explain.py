@@ -1,0 +1,171 @@
+"""Explain a word of a plan: a rule, a setting, an option of a plugin, a flag or a variable of the launch."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+from optistack.errors import InputError, nearest
+from optistack.host import Plugin
+from optistack.launch import LaunchArgument, LaunchVariable
+from optistack.plan.plan import Plan
+from optistack.rules import Rule
+from optistack.settings import CacheTier, KVLayout, Routing, Serving, Speculation, Value, WeightQuantization
+from optistack.stack.spec import ServingSection
+
+SECTIONS: dict[str, type[BaseModel]] = {
+    "serving": Serving,
+    "quantization": WeightQuantization,
+    "kv": KVLayout,
+    "speculation": Speculation,
+    "tiers.2": CacheTier,
+    "tiers.3": CacheTier,
+    "routing": Routing,
+}
+
+
+class Explanation(BaseModel):
+    """``facts`` are pairs of a label and a text, in the order in which one reads them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    topic: str
+    kind: str
+    facts: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What can be explained. ``rules`` come with their source; without a ``plan`` there are no flags."""
+
+    rules: Sequence[tuple[str, Rule]]
+    plugins: Sequence[Plugin]
+    plan: Plan | None = None
+
+
+def explain(topic: str, known: Known) -> Explanation:
+    """What ``topic`` is, and what the plan does with it. Raises InputError with the nearest name."""
+    for source, rule in known.rules:
+        if rule.id == topic:
+            return Explanation(topic=topic, kind="rule", facts=tuple(_rule(source, rule)))
+    if topic in setting_paths():
+        return Explanation(topic=topic, kind="setting", facts=tuple(_setting(topic, known.plan)))
+    for plugin in known.plugins:
+        option = topic.removeprefix(f"{plugin.name}.")
+        if option != topic and option in plugin.info.options.model_fields:
+            return Explanation(topic=topic, kind="option", facts=tuple(_option(plugin, option, known.plan)))
+    parts = _parts(known.plan)
+    said = [part for name, part in parts if name == topic]
+    if said:
+        kind = "flag" if isinstance(said[0], LaunchArgument) else "variable"
+        return Explanation(topic=topic, kind=kind, facts=tuple(_part(said, known.plan)))
+    if topic.startswith("--") and known.plan is None:
+        raise InputError(f"{topic} can be explained only for a stack.", fix="Give the stack file with --stack FILE.")
+    names = [*(rule.id for _, rule in known.rules), *setting_paths(), *(name for name, _ in parts)]
+    names += [f"{plugin.name}.{option}" for plugin in known.plugins for option in plugin.info.options.model_fields]
+    raise InputError(
+        f"{topic!r} is no rule, setting, option or flag of the plan.",
+        fix=_short(nearest(topic, names)) or "`optistack plan` shows them all.",
+    )
+
+
+def setting_paths() -> list[str]:
+    """Every setting that a plugin can have an opinion on."""
+    return [
+        f"{section}.{name}"
+        for section, model in SECTIONS.items()
+        for name, info in model.model_fields.items()
+        if inspect.isclass(info.annotation) and issubclass(info.annotation, Value)
+    ]
+
+
+def _short(hint: str) -> str:
+    """A suggestion, but no list of a hundred names."""
+    return hint if len(hint) < 200 else ""
+
+
+def _rule(source: str, rule: Rule) -> Iterator[tuple[str, str]]:
+    yield "severity", rule.severity.value
+    yield "says", rule.message.replace("{detail}", "…")
+    if rule.fix:
+        yield "fix", rule.fix
+    engines = ", ".join(rule.backends) or "any engine"
+    where = [f"{engines} {rule.versions}".strip(), f"SM {', '.join(map(str, rule.sm))}" if rule.sm else ""]
+    yield "holds for", ", ".join(part for part in where if part)
+    yield "known from", f"{rule.evidence.value}: {rule.upstream}" if rule.upstream else rule.evidence.value
+    yield "belongs to", source
+    if rule.domain is not None:
+        yield "--allow-degraded", f"leaves out plugins of the domain {rule.domain.value}"
+
+
+def _setting(path: str, plan: Plan | None) -> Iterator[tuple[str, str]]:
+    section, _, name = path.rpartition(".")
+    meaning = _documented(SECTIONS[section], name)
+    if section == "serving" and name in ServingSection.model_fields:
+        meaning = meaning or ServingSection.model_fields[name].description or ""
+    if meaning:
+        yield "means", meaning
+    if plan is None:
+        return
+    value = plan.stack.get(path)
+    yield "in this plan", value.describe() if value.has_opinion else "left to the engine"
+    for origin in value.origins:
+        yield origin.source, _reason(origin.said, origin.why, origin.reference)
+    carriers = [name for name, part in _parts(plan) if part.setting == path]
+    if carriers:
+        yield "carried by", ", ".join(carriers)
+    yield from (("rule that fired", f"{f.rule}: {f.message}") for f in plan.findings if path in f"{f.message} {f.fix}")
+
+
+def _option(plugin: Plugin, option: str, plan: Plan | None) -> Iterator[tuple[str, str]]:
+    info = plugin.info.options.model_fields[option]
+    if info.description:
+        yield "means", info.description
+    yield (
+        "default",
+        "none: it must be given" if info.is_required() else str(info.get_default(call_default_factory=True)),
+    )
+    if plan is not None and option in plan.options_of(plugin.name):
+        yield "in this plan", str(plan.options_of(plugin.name)[option])
+    yield "belongs to", f"plugin {plugin.name} {plugin.info.version}"
+
+
+def _part(parts: Iterable[LaunchArgument | LaunchVariable], plan: Plan | None) -> Iterator[tuple[str, str]]:
+    for part in parts:
+        yield "in this plan", part.value if part.value is not None else "on"
+        yield "set by", part.source
+        if part.why or part.reference:
+            yield "because", _reason("", part.why, part.reference)
+        if part.setting:
+            yield "carries", part.setting
+            if plan is not None:
+                yield from _setting(part.setting, plan)
+
+
+def _parts(plan: Plan | None) -> list[tuple[str, LaunchArgument | LaunchVariable]]:
+    if plan is None:
+        return []
+    launch = plan.launches[0]
+    return [
+        *((argument.flag, argument) for argument in launch.arguments),
+        *((variable.name, variable) for variable in launch.variables),
+    ]
+
+
+def _reason(said: str, why: str, reference: str) -> str:
+    text = ": ".join(part for part in (said, why) if part)
+    return f"{text} [{reference}]" if reference else text
+
+
+def _documented(model: type[BaseModel], name: str) -> str:
+    """What the class says about its field ``name``: the text behind it in lines like ````name``  meaning``."""
+    text = inspect.getdoc(model) or ""
+    for entry in re.split(r"\n(?=``)", text):
+        head, gap, meaning = entry.partition("``  ")
+        if gap and f"``{name}``" in f"{head}``":
+            return " ".join(meaning.split("\n\n")[0].split())
+    return ""

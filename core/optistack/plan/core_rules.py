@@ -1,0 +1,62 @@
+"""Rules about stacks as such, whatever the engine."""
+
+from __future__ import annotations
+
+from optistack.rules import Evidence, Rule, RuleContext, Severity
+
+
+def _context_too_short(context: RuleContext) -> str | None:
+    wanted = context.spec.workload.input_tokens + context.spec.workload.output_tokens
+    limit = context.stack.serving.context_tokens.value
+    return f"{wanted:,} tokens, the engine takes {limit:,}" if limit is not None and wanted > limit else None
+
+
+def _beyond_the_model(context: RuleContext) -> str | None:
+    limit = context.stack.serving.context_tokens.value
+    longest = context.model.max_context_tokens
+    return f"{limit:,} tokens, the model {longest:,}" if limit is not None and 0 < longest < limit else None
+
+
+def _fewer_sessions_than_wanted(context: RuleContext) -> str | None:
+    fit, asked = context.budget.sessions, context.spec.workload.concurrency
+    return f"{fit} of {asked}" if context.budget.feasible and fit is not None and fit < asked else None
+
+
+def _dev_endpoints_in_the_open(context: RuleContext) -> bool:
+    return context.spec.serving.dev_endpoints and context.spec.serving.host not in ("127.0.0.1", "localhost", "::1")
+
+
+CORE_RULES: tuple[Rule, ...] = (
+    Rule(
+        id="workload-longer-than-context",
+        severity=Severity.ERROR,
+        message="A request of the workload is longer than the context: {detail}.",
+        fix="Raise serving.context_tokens or lower workload.input_tokens.",
+        fires=_context_too_short,
+        evidence=Evidence.READ,
+    ),
+    Rule(
+        id="context-longer-than-model",
+        severity=Severity.ERROR,
+        message="The context is longer than the model was made for: {detail}.",
+        fix="Lower serving.context_tokens.",
+        fires=_beyond_the_model,
+        evidence=Evidence.READ,
+    ),
+    Rule(
+        id="kv-pool-below-concurrency",
+        severity=Severity.DEGRADED,
+        message="The KV pool holds fewer requests of the workload than are meant to run at once: {detail}.",
+        fix="Requests will wait or be preempted; use more GPUs or a smaller KV dtype, or lower workload.concurrency.",
+        fires=_fewer_sessions_than_wanted,
+        evidence=Evidence.READ,
+    ),
+    Rule(
+        id="dev-endpoints-in-the-open",
+        severity=Severity.ERROR,
+        message="Development endpoints let anybody change the engine, and it listens on more than loopback.",
+        fix="Listen on 127.0.0.1 or leave serving.dev_endpoints off.",
+        fires=_dev_endpoints_in_the_open,
+        evidence=Evidence.READ,
+    ),
+)

@@ -1,0 +1,62 @@
+"""What a draft costs in device memory: weights, its own KV, and the target's hidden states that it reads."""
+
+from __future__ import annotations
+
+from optistack.context import PlanContext
+from optistack.memory.kv import bytes_per_token
+from optistack.memory.weights import Placement, weight_bytes
+from optistack.settings import MemoryCharge
+from optistack_dflash.draft import Draft
+
+ASSUMED_PREFILL_TOKENS = 8192
+ASSUMED_COPIES = 2
+
+
+def charges(ctx: PlanContext, draft: Draft) -> tuple[MemoryCharge, ...]:
+    """The memory charges of ``draft``, for each GPU of a replica."""
+    return (_weights(ctx, draft), _kv(ctx, draft), _hidden_states(ctx, draft))
+
+
+def draft_kv_dtype(ctx: PlanContext, draft: Draft) -> str:
+    """The dtype that the draft's KV will have: its own setting, else the target's, which both engines pass on to it."""
+    return ctx.so_far.kv.draft_dtype.value or ctx.so_far.kv.dtype.value or draft.facts.dtype
+
+
+def _weights(ctx: PlanContext, draft: Draft) -> MemoryCharge:
+    tensor = ctx.parallel.tensor
+    whole = sum(part.bytes for part in draft.facts.components if part.replicated)
+    return MemoryCharge(
+        what="draft weights",
+        per_gpu_bytes=weight_bytes(draft.facts, Placement(tensor_parallel=tensor)),
+        why=f"{draft.facts.weight_bytes / 1e9:.2f} GB; {whole / 1e9:.2f} GB of it, the projection of the captured "
+        f"states and the norms, is whole on each of {tensor} ranks",
+        reference=str(draft.facts.config_file),
+    )
+
+
+def _kv(ctx: PlanContext, draft: Draft) -> MemoryCharge:
+    dtype = draft_kv_dtype(ctx, draft)
+    attention, tensor = draft.facts.attention, ctx.parallel.tensor
+    return MemoryCharge(
+        what="draft KV",
+        per_kv_token_bytes=bytes_per_token(draft.facts, dtype, tensor),
+        why=f"{draft.facts.layers} layers of {attention.kv_heads} KV heads over {tensor} ranks in {dtype}; the draft's "
+        "pool has a slot for every token of the target's, window or not",
+        reference="sglang 0.5.23 mem_cache/draft_kv_budget.py",
+    )
+
+
+def _hidden_states(ctx: PlanContext, draft: Draft) -> MemoryCharge:
+    tokens = ctx.so_far.serving.chunked_prefill_tokens.value
+    tokens = tokens or ctx.engine.trait("default_prefill_tokens", ASSUMED_PREFILL_TOKENS)
+    copies = ctx.engine.trait("aux_hidden_state_copies", ASSUMED_COPIES)
+    captured, value_bytes = len(draft.captured_layers), 4 if ctx.model.dtype == "float32" else 2
+    how = "written into one buffer in place" if copies == 1 else "gathered one by one and then concatenated"
+    return MemoryCharge(
+        what="draft hidden states",
+        per_gpu_bytes=copies * tokens * captured * ctx.model.hidden * value_bytes,
+        why=f"{copies} x {tokens} prefill tokens x {captured} captured layers x {ctx.model.hidden} x {value_bytes} "
+        f"bytes; in {ctx.engine.backend} {ctx.engine.version} they are {how}",
+        while_serving=True,
+        reference="https://github.com/sgl-project/sglang/pull/28956",
+    )

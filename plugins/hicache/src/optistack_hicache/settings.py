@@ -1,0 +1,170 @@
+"""What the plugin asks of the engine, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from optistack.context import PlanContext
+from optistack.errors import InputError, PlanRefusedError
+from optistack.facts.node import GIB
+from optistack.settings import CacheTier, MemoryCharge, Serving, Value, choose, suggest
+from optistack_hicache.key import storage_key
+from optistack_hicache.options import HiCacheOptions
+from optistack_hicache.sizing import DEFAULT_FRACTION, HostKV, HostRoom, host_kv, host_room
+
+NEEDS_DIRECTORY = ("file", "nixl")
+LAYOUT_OF = {"kernel": "page_first", "direct": "page_first_direct"}
+IO_OF = {"layer_first": "kernel", "page_first": "kernel", "page_first_direct": "direct"}
+"""Pairs that SGLang does not rewrite (sglang 0.5.23 arg_groups/hicache_hook.py:176)."""
+
+
+def decide(ctx: PlanContext) -> list[CacheTier]:
+    """The host tier and, where one is asked for, the storage tier below it.
+
+    Raises PlanRefusedError, with the numbers, when the host tier does not fit into the replica's RAM.
+    """
+    options: HiCacheOptions = ctx.options
+    if options.host_gib is not None and options.host_fraction is not None:
+        raise InputError("hicache is given both host_gib and host_fraction.", fix="Give one of them.")
+    storage = "file" if options.storage == "fs" else options.storage
+    layout, io_backend = _copying(ctx, options)
+    tiers = [_host(ctx, options, storage, layout, io_backend)]
+    if storage not in ("none", "lmcache"):
+        tiers.append(_storage(ctx, options, storage, layout.value))
+    return tiers
+
+
+def _host(
+    ctx: PlanContext, options: HiCacheOptions, storage: str, layout: Value[str], io_backend: Value[str]
+) -> CacheTier:
+    kv = host_kv(ctx.model, ctx.so_far, ctx.engine, ctx.parallel)
+    room = host_room(ctx.node, ctx.engine, ctx.parallel)
+    # An engine that has no host tier here is the adapter's to refuse; the size is then beside the point.
+    possible = ctx.engine.trait("host_tier", True)
+    capacity = _capacity(options, room, kv) if possible else Value(value=GIB, why="nominal")
+    size = capacity.value or 0
+    charge = MemoryCharge(
+        what="host KV tier",
+        host_bytes=round(size * room.overhead),
+        why=f"{kv.tokens(size):,} tokens of {kv.bytes_per_token:,} bytes over {kv.ranks} ranks"
+        + (f", times {room.overhead:g} for this version's rounding" if room.overhead > 1 else ""),
+        reference="https://github.com/vllm-project/vllm/issues/53042" if room.overhead > 1 else "",
+    )
+    return CacheTier(
+        level=2,
+        backend=choose("lmcache", why="option storage: LMCache holds both tiers")
+        if storage == "lmcache"
+        else choose("native", why="the engine's own host tier"),
+        capacity_bytes=capacity,
+        write_policy=choose(options.write_policy, why="option write_policy"),
+        layout=layout,
+        io_backend=io_backend,
+        charges=(charge,) if possible else (),
+        serving=Serving(prefix_caching=choose(True, why="cache tiers hold what the prefix cache finds")),
+    )
+
+
+def _capacity(options: HiCacheOptions, room: HostRoom, kv: HostKV) -> Value[int]:
+    if options.host_gib is not None:
+        asked = room.rounded(round(options.host_gib * GIB), kv)
+        if asked * room.overhead > room.usable_bytes:
+            times = f", taken {room.overhead:g} times by this version," if room.overhead > 1 else ""
+            raise PlanRefusedError(
+                f"A host tier of {options.host_gib:g} GiB{times} does not fit into {room.usable_bytes / GIB:.0f} GiB: "
+                f"{room.describe()}.",
+                fix=f"Ask for at most {room.largest_bytes(kv) // GIB} GiB."
+                if room.largest_bytes(kv) > GIB
+                else "Leave hicache out, or use a host with more RAM.",
+            )
+        why = "option host_gib"
+    else:
+        fraction = DEFAULT_FRACTION if options.host_fraction is None else options.host_fraction
+        by_fraction = int(fraction * room.usable_bytes / room.overhead)
+        asked = room.rounded(min(by_fraction, room.largest_bytes(kv)), kv)
+        why = f"{fraction:.0%} of {room.describe()}"
+        if room.largest_bytes(kv) < by_fraction:
+            why += ", and less, so that every rank's check passes however late it asks"
+    if asked <= 0:
+        raise PlanRefusedError(
+            f"There is no room for a host tier: {room.describe()}"
+            + (f", and SGLang takes at least 1 GB on each of {room.ranks} ranks." if room.whole_gb else "."),
+            fix="Leave hicache out, or use a host with more RAM.",
+        )
+    why = f"{why}; holds {kv.tokens(asked):,} tokens"
+    return Value(
+        value=asked,
+        default=options.host_gib is None,
+        why=why,
+        reference="sglang 0.5.23 mem_cache/pool_host/base.py:86, https://github.com/sgl-project/sglang/issues/38156"
+        if room.late_rank
+        else "",
+    )
+
+
+def _copying(ctx: PlanContext, options: HiCacheOptions) -> tuple[Value[str], Value[str]]:
+    """Layout and io backend. SGLang has several of each, not all of which go together; vLLM has no choice."""
+    io_backend: str | None = None if options.io_backend == "auto" else options.io_backend
+    if ctx.engine.backend != "sglang":
+        return (
+            choose(options.layout, why="option layout") if options.layout else Value(),
+            choose(io_backend, why="option io_backend") if io_backend else Value(),
+        )
+    reference = "sglang 0.5.23 arg_groups/hicache_hook.py:176"
+    io: Value[str]
+    if io_backend is not None:
+        io = choose(io_backend, why="option io_backend")
+    elif options.layout is not None:
+        word = IO_OF.get(options.layout, "kernel")
+        io = suggest(word, why=f"what copies {options.layout}", reference=reference)
+    else:
+        io = suggest(
+            "kernel",
+            why="DMA copies (direct) failed on B300 and with a draft's pool beside the target's",
+            reference="https://github.com/sgl-project/sglang/issues/28396, "
+            "https://github.com/sgl-project/sglang/issues/31252",
+        )
+    if options.layout is not None:
+        return choose(options.layout, why="option layout"), io
+    return suggest(
+        LAYOUT_OF[io.value or "kernel"], why=f"what the io backend {io.value} copies", reference=reference
+    ), io
+
+
+def _storage(ctx: PlanContext, options: HiCacheOptions, storage: str, layout: str | None) -> CacheTier:
+    if storage in NEEDS_DIRECTORY and options.storage_dir is None:
+        raise InputError(f"hicache: storage {storage} needs a folder.", fix="Set the option storage_dir.")
+    known = tuple(ctx.engine.trait("storage_backends", ()))
+    key = storage_key(ctx, layout)
+    tier: dict[str, Value[Any]] = {
+        "backend": Value(value=storage, one_of=known, why="option storage"),
+        "key": choose(key, why="model, KV dtype, page size, layout, parallelism, draft and engine version"),
+    }
+    if options.storage_dir is not None:
+        tier["directory"] = choose(
+            f"{options.storage_dir.rstrip('/')}/{key}",
+            why="option storage_dir, and in it a folder for exactly these bytes",
+            reference="sglang 0.5.23 mem_cache/hicache_storage.py:762",
+        )
+    if options.storage_quota_gib is not None:
+        tier["capacity_bytes"] = choose(round(options.storage_quota_gib * GIB), why="option storage_quota_gib")
+    config = {**_quota(ctx, options, storage), **options.storage_config}
+    if config:
+        tier["extra_config"] = choose(config, why="options storage_config and storage_quota_gib")
+    if options.prefetch_policy is not None:
+        tier["prefetch_policy"] = choose(options.prefetch_policy, why="option prefetch_policy")
+    elif ctx.engine.backend == "sglang":
+        tier["prefetch_policy"] = suggest(
+            "timeout", why="a long prefix is worth a wait, and slow storage must not stop a request"
+        )
+    return CacheTier(level=3, **tier)
+
+
+def _quota(ctx: PlanContext, options: HiCacheOptions, storage: str) -> dict[str, int]:
+    """SGLang's file tier limits each rank by itself: of MLA the first rank writes everything, of a draft each its part
+    (sglang 0.5.17 to 0.5.23 mem_cache/storage/file/lru_file_evictor.py)."""
+    if options.storage_quota_gib is None or ctx.engine.backend != "sglang" or storage != "file":
+        return {}
+    kv = host_kv(ctx.model, ctx.so_far, ctx.engine, ctx.parallel)
+    writers = 1 if ctx.model.attention.kind == "mla" else kv.ranks
+    stored = writers * kv.target_bytes + kv.ranks * kv.draft_bytes
+    return {"max_size": int(options.storage_quota_gib * GIB * (kv.target_bytes + kv.draft_bytes) / stored)}

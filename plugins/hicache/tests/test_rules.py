@@ -1,0 +1,112 @@
+"""Each rule firing and not firing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from optistack.facts import load_node
+from optistack.facts.node import GIB
+from optistack.rules import Severity
+
+FILE = {"storage": "file", "storage_dir": "/ssd"}
+
+
+class TestSmallerThanDevice:
+    """One token takes 2048 bytes on the device and 8192 in host RAM over four ranks."""
+
+    RULE = "hicache-smaller-than-device"
+
+    def test_a_tier_that_holds_less_is_of_little_use(self, bench: Any) -> None:
+        finding = bench.findings(host_gib=100, kv_pool_bytes=100 * GIB)[self.RULE]
+        assert finding.severity is Severity.DEGRADED
+        assert "of the device's 52,428,800" in finding.message
+
+    def test_a_larger_one_is_fine(self, bench: Any) -> None:
+        assert self.RULE not in bench.findings(host_gib=500, kv_pool_bytes=100 * GIB)
+
+
+class TestLateRank:
+    RULE = "hicache-sglang-late-rank"
+
+    def test_more_than_the_safe_size_may_not_start(self, bench: Any) -> None:
+        assert "at most 565" in bench.findings(host_gib=800)[self.RULE].message
+
+    def test_the_default_always_starts(self, bench: Any) -> None:
+        assert self.RULE not in bench.findings()
+
+    @pytest.mark.parametrize("change", [{"version": "0.5.17"}, {"backend": "vllm"}])
+    def test_engines_without_the_check_do_not_mind(self, make_bench: Any, change: dict[str, Any]) -> None:
+        assert self.RULE not in make_bench(**change).findings(host_gib=800)
+
+
+class TestDirect:
+    RULE = "hicache-sglang-direct-copies"
+
+    def test_b200_without_a_draft_is_fine(self, bench: Any) -> None:
+        assert self.RULE not in bench.findings(io_backend="direct")
+
+    def test_b300_is_not(self, bench: Any) -> None:
+        bench.node = load_node("b300x4")
+        assert "on B300" in bench.findings(io_backend="direct")[self.RULE].message
+        assert self.RULE not in bench.findings()
+
+    def test_a_draft_is_not_either(self, bench: Any) -> None:
+        assert "draft's pool" in bench.with_draft().findings(io_backend="direct")[self.RULE].message
+
+
+@pytest.mark.parametrize(
+    ("backend", "rule"), [("sglang", "hicache-sglang-draft-after-load-back"), ("vllm", "hicache-vllm-draft-hits")]
+)
+def test_drafting_beside_a_host_tier(make_bench: Any, backend: str, rule: str) -> None:
+    bench = make_bench(backend=backend)
+    assert rule not in bench.findings()
+    assert rule in bench.with_draft().findings()
+
+
+def test_vllm_keeps_prompts_only(make_bench: Any, bench: Any) -> None:
+    rule = "hicache-vllm-prompt-only"
+    assert rule in make_bench(backend="vllm").findings()
+    assert rule not in bench.findings()
+
+
+class TestStorage:
+    def test_storage_without_a_quota_is_noted(self, bench: Any) -> None:
+        rule = "hicache-storage-unbounded"
+        assert rule not in bench.findings()
+        assert bench.findings(**FILE)[rule].severity is Severity.NOTE
+        assert rule not in bench.findings(**FILE, storage_quota_gib=100)
+
+    def test_a_quota_that_nobody_enforces(self, bench: Any, make_bench: Any) -> None:
+        rule = "hicache-storage-quota-ignored"
+        assert rule not in bench.findings(**FILE, storage_quota_gib=100)
+        assert bench.findings(storage="mooncake", storage_quota_gib=100)[rule].severity is Severity.SILENT
+        assert rule in make_bench(backend="vllm").findings(**FILE, storage_quota_gib=100)
+        assert rule not in bench.findings(**FILE)
+
+    def test_sglangs_file_names_are_noted(self, bench: Any, make_bench: Any) -> None:
+        rule = "hicache-sglang-file-names"
+        assert "/ssd/target-fp8_e4m3" in bench.findings(**FILE)[rule].message
+        assert rule not in bench.findings(storage="mooncake")
+        assert rule not in make_bench(backend="vllm").findings(**FILE)
+
+    @pytest.mark.parametrize("key", ["file_storage_path", "root_dir"])
+    def test_a_place_of_the_users_own_is_refused(self, bench: Any, key: str) -> None:
+        rule = "hicache-storage-place"
+        assert rule not in bench.findings(**FILE, storage_config={"eviction_ratio": 0.8})
+        assert bench.findings(**FILE, storage_config={key: "/tmp"})[rule].severity is Severity.ERROR
+
+    def test_write_back_starves_storage(self, bench: Any) -> None:
+        rule = "hicache-write-back-storage"
+        assert rule not in bench.findings(**FILE)
+        assert rule not in bench.findings(write_policy="write_back")
+        assert rule in bench.findings(**FILE, write_policy="write_back")
+
+
+def test_ids_are_unique_and_every_rule_says_what_to_do() -> None:
+    import optistack_hicache
+
+    rules = optistack_hicache.optistack_rules()
+    assert len({rule.id for rule in rules}) == len(rules)
+    assert all(rule.id.startswith("hicache-") and rule.fix and rule.upstream for rule in rules)

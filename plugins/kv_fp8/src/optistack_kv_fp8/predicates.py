@@ -1,0 +1,74 @@
+"""When each rule of this plugin fires. It is in the stack, so the target's KV is FP8: its wish is a firm one."""
+
+from __future__ import annotations
+
+from optistack.rules import RuleContext
+from optistack_kv_fp8.attention import E4M3, SGLANG_MLA_CONVERTING
+from optistack_kv_fp8.scales import CHECKPOINT, FILE, UNIT, claims_scales
+
+LONG_TOKENS = 32_768
+"""From here on a prompt counts as long. The loss behind the rule was measured at 128k."""
+
+
+def dtype(context: RuleContext) -> str:
+    return str(context.stack.kv.dtype.value)
+
+
+def mla(context: RuleContext) -> bool:
+    return context.model.attention.kind == "mla"
+
+
+def backend(context: RuleContext) -> str | None:
+    return context.stack.serving.attention_backend.value
+
+
+def drafts(context: RuleContext) -> bool:
+    return context.stack.speculation.draft_checkpoint.is_set
+
+
+def draft_dtype(context: RuleContext) -> str:
+    return str(context.stack.kv.draft_dtype.value)
+
+
+def not_on_device(context: RuleContext) -> str | None:
+    known = context.engine.trait("kv_dtypes")
+    return dtype(context) if known is not None and dtype(context) not in known else None
+
+
+def unit_scales(context: RuleContext) -> bool:
+    return context.stack.kv.scales.value == UNIT
+
+
+def unit_scales_not_kept(context: RuleContext) -> bool:
+    return unit_scales(context) and context.model.kv_scales is True
+
+
+def scales_unseen(context: RuleContext) -> bool:
+    believed = context.stack.kv.scales.value == CHECKPOINT and context.model.kv_scales is None
+    return believed and claims_scales(context.model)
+
+
+def sglang_mla_converts(context: RuleContext) -> str | None:
+    word = backend(context)
+    return word if mla(context) and word in SGLANG_MLA_CONVERTING else None
+
+
+def sglang_fa3_long(context: RuleContext) -> str | None:
+    tokens = context.spec.workload.input_tokens
+    reads_fp8 = backend(context) == "fa3" and not mla(context) and dtype(context) == E4M3
+    return f"{tokens:,} tokens" if reads_fp8 and tokens >= LONG_TOKENS else None
+
+
+def sglang_mla_scales(context: RuleContext) -> bool:
+    return mla(context) and context.stack.kv.scales.value == CHECKPOINT
+
+
+def sglang_mla_scales_file(context: RuleContext) -> bool:
+    return mla(context) and context.stack.kv.scales.value == FILE
+
+
+def vllm_draft_dtype(context: RuleContext) -> str | None:
+    word = draft_dtype(context)
+    if not drafts(context) or word not in ("bfloat16", "float16") or word == context.model.dtype:
+        return None
+    return f"{word}, and the model is {context.model.dtype}"

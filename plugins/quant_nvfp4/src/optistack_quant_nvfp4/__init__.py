@@ -1,0 +1,52 @@
+"""NVFP4 weights: recognised in the checkpoint, run by the kernels that suit the GPU, proven by the bytes they take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from optistack import hookimpl
+from optistack.plugin import Domain, PluginInfo
+from optistack.rules import Rule
+from optistack.settings import WeightQuantization
+from optistack_quant_nvfp4.options import Options
+
+if TYPE_CHECKING:
+    from optistack.context import PlanContext
+    from optistack.plan.plan import Plan
+    from optistack.verify.endpoint import Endpoint
+    from optistack.verify.receipt import CheckResult
+
+__version__ = "0.1.0"
+
+
+@hookimpl
+def optistack_plugin() -> PluginInfo:
+    return PluginInfo(
+        name="quant-nvfp4",
+        domain=Domain.QUANTIZATION,
+        version=__version__,
+        summary="NVFP4 weights: what the checkpoint has, and the kernels that run it",
+        options=Options,
+    )
+
+
+@hookimpl
+def optistack_quantize_weights(ctx: PlanContext) -> WeightQuantization:
+    from optistack_quant_nvfp4.settings import decide
+
+    return decide(ctx)
+
+
+@hookimpl
+def optistack_rules() -> Sequence[Rule]:
+    from optistack_quant_nvfp4.rules import RULES
+
+    return RULES
+
+
+@hookimpl
+def optistack_probe(plan: Plan, endpoint: Endpoint) -> Sequence[CheckResult]:
+    from optistack_quant_nvfp4.probe import probe
+
+    return [probe(plan, endpoint)]

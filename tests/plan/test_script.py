@@ -1,0 +1,108 @@
+"""The script starts the launch as planned, word for word, on any POSIX shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optistack.launch import Launch, LaunchArgument
+from optistack.plan.plan import Plan
+from optistack.plan.script import quote, script
+from optistack.stack import EngineSection
+
+MakePlan = Callable[..., Plan]
+
+REPORT = """\
+#!/usr/bin/env python3
+import json, os, sys
+json.dump({"argv": sys.argv[1:], "env": dict(os.environ)}, open(os.environ["REPORT"], "w"))
+"""
+
+
+@pytest.fixture
+def run_script(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Runs a script with a program in the engine's place that reports its arguments and its environment."""
+    program = tmp_path / "reporter"
+    program.write_text(REPORT)
+    program.chmod(0o755)
+
+    def run(text: str, *arguments: str, **environment: str) -> dict[str, Any]:
+        (tmp_path / "launch.sh").write_text(text)
+        stand_in = {"PYTHON": str(program), "CONTAINER": str(program), "REPORT": str(tmp_path / "report.json")}
+        subprocess.run(
+            ["sh", str(tmp_path / "launch.sh"), *arguments],
+            check=True,
+            env={**os.environ, "FOLDER": str(tmp_path / "files"), **stand_in, **environment},
+        )
+        report: dict[str, Any] = json.loads((tmp_path / "report.json").read_text())
+        return report
+
+    return run
+
+
+def test_it_runs_the_very_command_with_its_variables_and_files(
+    make_plan: MakePlan, run_script: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    plan = make_plan()
+    report = run_script(script(plan, engine_env={"ENGINES_OWN": "1"}), "--more", PORT="12345")
+    launch, folder = plan.launches[0], str(tmp_path / "files")
+    assert report["argv"] == [*launch.argv("python", port=12345, folder=folder)[1:], "--more"]
+    assert report["env"]["SGLANG_X"] == "a b $HOME"
+    assert report["env"]["ENGINES_OWN"] == "1"
+    assert report["env"]["CUDA_VISIBLE_DEVICES"] == "0,1,2,3"
+    assert (tmp_path / "files" / "l3 it's.json").read_text() == launch.files[0].content
+
+
+def test_with_an_image_it_runs_a_container_that_sees_gpus_and_files(
+    make_plan: MakePlan, run_script: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    plan = make_plan()
+    spec = plan.spec.model_copy(update={"engine": EngineSection(image="lmsysorg/sglang:v0.5.23")})
+    argv = run_script(script(plan.model_copy(update={"spec": spec})), HF_HOME="/hf")["argv"]
+    image = argv.index("lmsysorg/sglang:v0.5.23")
+    options, command = argv[:image], argv[image + 1 :]
+    assert options[:2] == ["run", "--rm"]
+    assert '"device=0,1,2,3"' in options
+    assert "SGLANG_X=a b $HOME" in options
+    assert "/hf:/root/.cache/huggingface" in options
+    assert f"{tmp_path / 'files'}:{tmp_path / 'files'}" in options
+    assert not any("CUDA_VISIBLE_DEVICES" in word for word in options)
+    assert command == plan.launches[0].argv("python3", port=30000, folder=str(tmp_path / "files"))[1:]
+    assert options[options.index("--entrypoint") + 1] == "python3"
+
+
+def test_of_several_replicas_it_starts_the_one_that_is_asked_for(
+    make_plan: MakePlan, run_script: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    plan = make_plan()
+    second = plan.launches[0].model_copy(update={"replica": 1, "gpus": (4, 5, 6, 7)})
+    text = script(plan.model_copy(update={"launches": (plan.launches[0], second)}))
+    report = run_script(text, "1", "--more")
+    assert report["env"]["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"
+    assert report["argv"][report["argv"].index("--port") + 1] == "30001"
+    assert report["argv"][-1] == "--more"
+    with pytest.raises(subprocess.CalledProcessError):
+        run_script(text, "2")
+
+
+def test_a_refused_plan_says_so_in_its_script(make_plan: MakePlan) -> None:
+    assert "REFUSED" in script(make_plan(tensor=2))
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=20))
+def test_any_word_reaches_the_engine_as_it_is(word: str) -> None:
+    launch = Launch(
+        backend="x", version="1", command=(), arguments=(LaunchArgument(flag="--a", value=word, source="plan"),)
+    )
+    expected = launch.argv("p", port="80", folder="/f f")[2]
+    command = f"PORT=80; FOLDER='/f f'; printf '%s.' {quote(word)}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=True)
+    assert done.stdout == f"{expected}.".encode()
