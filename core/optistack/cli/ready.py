@@ -77,7 +77,7 @@ def from_lock(path: Path, chosen: Choice, progress: Progress, *, preflight: bool
 
 
 def _asked(plan: Plan, python: str | None, backend: Backend, progress: Progress) -> Plan:
-    """``plan`` with what the engine of ``python`` says about it; a lock's engine may lie elsewhere than when it was made.
+    """``plan`` with what the engine of ``python`` says about it; a lock may have been made where it lies elsewhere.
 
     Raises PlanRefusedError when it rejects the launch.
     """
