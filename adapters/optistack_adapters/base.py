@@ -9,6 +9,7 @@ from typing import Any
 from optistack.errors import PlanRefusedError
 from optistack.launch import LaunchArgument, LaunchFile, LaunchVariable
 from optistack.settings import EngineArgument, Value
+from optistack.versions import within
 
 USER = "stack"
 """The source of what the stack file says itself."""
@@ -88,7 +89,7 @@ class LaunchBuilder:
     def plugin_arguments(self, arguments: Iterable[EngineArgument], version: str) -> None:
         """Add the plugins' own arguments for this backend and engine version."""
         for argument in arguments:
-            if argument.backend != self.backend or not _holds(argument.versions, version):
+            if argument.backend != self.backend or not within(version, argument.versions):
                 continue
             part = {"source": argument.source, "why": argument.why, "reference": argument.reference}
             if argument.env:
@@ -149,11 +150,3 @@ def _claim(owners: dict[str, Any], key: str, part: LaunchArgument | LaunchVariab
 
 def _shown(part: LaunchArgument | LaunchVariable) -> str:
     return "it on" if part.value is None else repr(part.value)
-
-
-def _holds(versions: str, version: str) -> bool:
-    if not versions:
-        return True
-    from packaging.specifiers import SpecifierSet
-
-    return SpecifierSet(versions).contains(version, prereleases=True)

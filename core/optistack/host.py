@@ -92,6 +92,8 @@ class Host:
         except OptistackError:
             self._unregister(name)
             raise
+        except ValueError as error:  # pluggy's word for one module under two names, and for a name that it blocks
+            raise InputError(f"Plugin {name} cannot be registered: {_first_line(error)}.") from error
         self._plugins[name] = plugin
         return plugin
 
@@ -160,7 +162,7 @@ class Host:
         distribution = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown"
         try:
             module = entry.load()
-        except Exception as error:  # whatever a third party's import raises must not take the others down
+        except (Exception, SystemExit) as error:  # whatever a third party's import raises must not take others down
             reason = f"{type(error).__name__}: {_first_line(error)}"
             self.failures.append(LoadFailure(entry.name, distribution, reason))
             return

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
+from optistack.errors import OptistackError, PlanRefusedError
 from optistack.plugin import Domain
+from optistack.versions import within
 
 if TYPE_CHECKING:
     from optistack.context import EngineFacts
@@ -93,11 +95,7 @@ class Rule:
             return False
         if self.sm and context.node.sm not in self.sm:
             return False
-        if not self.versions:
-            return True
-        from packaging.specifiers import SpecifierSet
-
-        return SpecifierSet(self.versions).contains(context.engine.version, prereleases=True)
+        return within(context.engine.version, self.versions)
 
 
 class Finding(BaseModel):
@@ -116,12 +114,10 @@ class Finding(BaseModel):
 
 
 def evaluate(rules: Iterable[tuple[str, Rule]], context: RuleContext) -> tuple[Finding, ...]:
-    """The findings of ``(source, rule)`` pairs, worst first."""
+    """The findings of ``(source, rule)`` pairs, worst first. Raises PlanRefusedError for a rule that itself fails."""
     found = []
     for source, rule in rules:
-        if not rule.applies(context):
-            continue
-        answer = rule.fires(context)
+        answer = _answer(source, rule, context)
         if not answer:
             continue
         detail = answer if isinstance(answer, str) else ""
@@ -139,3 +135,12 @@ def evaluate(rules: Iterable[tuple[str, Rule]], context: RuleContext) -> tuple[F
         )
     ranks = list(Severity)
     return tuple(sorted(found, key=lambda finding: (ranks.index(finding.severity), finding.rule)))
+
+
+def _answer(source: str, rule: Rule, context: RuleContext) -> bool | str | None:
+    try:
+        return rule.fires(context) if rule.applies(context) else None
+    except OptistackError:
+        raise
+    except Exception as error:  # a rule may be a third party's
+        raise PlanRefusedError(f"Rule {rule.id} of {source} failed: {type(error).__name__}: {error}") from error

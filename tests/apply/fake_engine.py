@@ -2,7 +2,6 @@
 
 import argparse
 import http.server
-import multiprocessing.shared_memory
 import os
 import signal
 import sys
@@ -17,11 +16,10 @@ parser.add_argument("--ready-when", type=Path, default=None)
 parser.add_argument("--crash-when", type=Path, default=None)
 parser.add_argument("--crash", default="")
 parser.add_argument("--daemon-when", type=Path, default=None)
-parser.add_argument("--exit-when-asked", type=Path, default=None, help="written on SIGTERM")
+parser.add_argument("--orderly", type=Path, default=None, help="who got SIGTERM; the engine ends its own child then")
 parser.add_argument("--ignore-term", action="store_true")
 parser.add_argument("--children", nargs="*", default=[], choices=["stubborn", "daemon", "bare"])
 parser.add_argument("--pids", type=Path, default=None, help="where every process writes its pid")
-parser.add_argument("--shared-memory", type=Path, default=None, help="where the name of a segment is written")
 options = parser.parse_args()
 
 
@@ -49,6 +47,22 @@ def child(kind: str) -> None:
     if kind == "bare":
         os.execve("/bin/sh", ["sh", "-c", "trap '' TERM INT HUP; while :; do /bin/sleep 1000; done"], {})
     while True:
+        time.sleep(1000)
+
+
+def orderly() -> None:
+    helper = os.fork()
+
+    def note(signum: int, frame: object) -> None:
+        with options.orderly.open("a") as file:
+            file.write("engine\n" if helper else "helper\n")
+        if helper:
+            time.sleep(0.3)  # it lets its helper finish
+            os.kill(helper, signal.SIGKILL)
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, note)
+    while not helper:
         time.sleep(1000)
 
 
@@ -86,18 +100,10 @@ if options.crash:
     sys.exit(1)
 for kind in options.children:
     child(kind)
-if options.shared_memory:
-    segment = multiprocessing.shared_memory.SharedMemory(create=True, size=4096)
-    options.shared_memory.write_text(segment.name)
 if options.ignore_term:
     ignore_all()
-elif options.exit_when_asked:
-
-    def leave(signum: int, frame: object) -> None:
-        options.exit_when_asked.write_text("asked")
-        os._exit(0)
-
-    signal.signal(signal.SIGTERM, leave)
+if options.orderly:
+    orderly()
 when(options.crash_when, crash)
 when(options.daemon_when, lambda: child("daemon"))
 http.server.HTTPServer(("127.0.0.1", options.port), Handler).serve_forever()

@@ -33,10 +33,10 @@ def test_start_waits_until_ready_and_down_leaves_nothing(lab: Any) -> None:
     assert stop(deployment) is False
 
 
-def test_an_engine_is_asked_before_it_is_killed(lab: Any) -> None:
+def test_an_engine_is_asked_first_and_alone_so_that_it_can_end_its_own_children(lab: Any) -> None:
     asked = lab.path / "asked"
-    stop(start(lab.spec("--exit-when-asked", asked, stop_timeout_s=20)))
-    assert asked.exists()
+    stop(start(lab.spec("--orderly", asked, stop_timeout_s=20)))
+    assert asked.read_text() == "engine\n"
 
 
 def test_processes_that_do_not_want_to_go_are_killed(lab: Any) -> None:
@@ -81,6 +81,17 @@ def test_a_crash_after_ready_is_noticed_with_its_reason(lab: Any) -> None:
     )
     assert deployment.state.processes[0].exit_code == 3
     assert lab.nothing_left()
+
+
+def test_an_error_of_the_supervisor_itself_ends_everything(lab: Any) -> None:
+    deployment = start(lab.spec("--crash-when", lab.trigger, "--children", "daemon"))
+    log = deployment.folder.log_file("engine")
+    log.unlink()
+    log.mkdir()  # it cannot be read for a reason
+    lab.trigger.touch()
+    assert lab.nothing_left()
+    assert deployment.state.reason == "its supervisor failed; supervisor.log says how."
+    assert "IsADirectoryError" in deployment.folder.supervisor_log.read_text()
 
 
 def test_an_engine_that_is_never_ready_is_ended(lab: Any) -> None:

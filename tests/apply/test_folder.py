@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from optistack.apply.folder import DeploymentFolder, write_atomic
+from optistack.apply.folder import DeploymentFolder
 from optistack.apply.logs import cap_log, last_line, log_files, read_log
+from optistack.files import write_whole
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_a_write_that_fails_leaves_the_old_text_and_nothing_else(
 
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
-        write_atomic(folder.path / "a.json", "new")
+        write_whole(folder.path / "a.json", "new")
     assert (folder.path / "a.json").read_text() == "old"
     assert sorted(path.name for path in folder.path.iterdir()) == ["a.json", "logs"]
 

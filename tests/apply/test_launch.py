@@ -38,6 +38,7 @@ def test_a_spec_survives_its_file() -> None:
         {"files": {"logs/x": ""}},
         {"files": {"state.json": ""}},
         {"files": {"": ""}},
+        {"cause_patterns": ["("]},
         {"unknown": 1},
     ],
 )

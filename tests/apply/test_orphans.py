@@ -8,7 +8,6 @@ import signal
 import termios
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -150,6 +149,8 @@ def test_the_engine_outlives_the_command_and_its_terminal(lab: Any) -> None:
     os.close(terminal)
     state = read_state(folder_of("test"))
     assert state.phase is Phase.READY and lives(state.processes[0].process.pid)
+    sessions = [os.getsid(process.pid) for process in (state.guardian, state.supervisor, state.processes[0].process)]
+    assert len({applier.pid, *sessions}) == 4
     stop(find("test"))
 
 
@@ -180,16 +181,6 @@ def in_terminal(lab: Any, spec: Any, *options: str) -> tuple[int, Any]:
     )
     os.close(theirs)
     return ours, applier
-
-
-def test_shared_memory_is_removed_even_after_kill_9(lab: Any) -> None:
-    name = lab.path / "segment"
-    deployment = start(lab.spec("--shared-memory", name))
-    segment = Path("/dev/shm") / name.read_text()
-    assert segment.exists()
-    lab.keeper(deployment, "supervisor").send(signal.SIGKILL)
-    assert lab.nothing_left()
-    assert lab.eventually(lambda: not segment.exists())
 
 
 def written(lab: Any, **changes: Any) -> Deployment:

@@ -60,6 +60,17 @@ def test_kernels_without_pidfd_are_served(child: subprocess.Popen[bytes], monkey
     assert child.wait() == -signal.SIGKILL
 
 
+def test_a_resource_tracker_may_finish_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("optistack.apply.processes.TRACKER_GRACE_S", 60)
+    code = "import sys, time  # resource_tracker\nsys.stdin.read()\ntime.sleep(0.2)"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as tracker:
+        me = identify(tracker.pid)
+        assert me is not None and tracker.stdin is not None
+        tracker.stdin.close()
+        assert kill_all(lambda: living([me])) == []
+        assert tracker.wait() == 0
+
+
 def test_what_does_not_die_is_returned() -> None:
     hung = ProcessId(1, -1)
     assert kill_all(lambda: [hung], give_up_s=0.1) == [hung]

@@ -111,6 +111,7 @@ class SmallBackend:
     default_version = "1.0"
     claims = ""
     fails = ""
+    dies = ""
     answer: Preflight | None = None
 
     def facts(self, version: str, device: str) -> EngineFacts:
@@ -130,6 +131,8 @@ class SmallBackend:
         ]
         if self.fails:
             arguments.append(LaunchArgument(flag="--fail", value=self.fails, source="small"))
+        if self.dies:
+            arguments.append(LaunchArgument(flag="--die", value=self.dies, source="small"))
         return Launch(
             backend=self.name,
             version="1.0",

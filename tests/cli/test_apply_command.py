@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -89,6 +90,52 @@ def test_in_the_foreground_ctrl_c_stops_it(optistack: Optistack, small: Any) -> 
     assert optistack("status", "--json").json == {"deployments": []}
 
 
+def test_an_engine_that_dies_in_the_foreground_is_a_failure(optistack: Optistack, small: Any) -> None:
+    def kill() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            one = next((one for one in list_deployments() if one.folder.receipt_file.exists()), None)
+            if one is not None and (engine := one.state.processes[0].process) is not None:
+                os.kill(engine.pid, signal.SIGKILL)
+                return
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    ran = optistack("apply", "--foreground")
+    thread.join()
+    assert ran.code == 3
+    assert "tiny: replica-0 stopped working: it was killed (SIGKILL)" in ran.err
+
+
+def test_an_engine_that_dies_under_the_checks_shows_its_own_reason(optistack: Optistack, small: Any) -> None:
+    small.dies = "the device fell off the bus"
+    ran = optistack("apply")
+    assert ran.code == 3
+    assert "replica-0 stopped working" in ran.err
+    assert "the device fell off the bus" in ran.err
+    assert "serves at" not in ran.out
+
+
+def test_proxies_are_not_asked_for_an_engine_of_this_machine(
+    optistack: Optistack, small: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    assert optistack("apply").code == 0
+
+
+def test_a_deployment_of_another_version_is_listed_without_its_endpoints(optistack: Optistack, small: Any) -> None:
+    assert optistack("apply").code == 0
+    find("tiny").folder.spec_file.write_text('{"version": 2}')
+    ran = optistack("status", "--json")
+    assert ran.code == 0, ran.err
+    assert [(one["name"], one["phase"], one["endpoints"]) for one in ran.json["deployments"]] == [("tiny", "ready", [])]
+    assert optistack("down").out == "Stopped tiny.\n"
+
+
 def test_without_verification_nothing_is_claimed(optistack: Optistack, small: Any) -> None:
     small.claims = "bfloat16"
     assert optistack("apply", "--no-verify").code == 0
@@ -135,9 +182,19 @@ def test_a_plan_for_gpus_is_refused_where_there_are_none(
     assert "needs 1 x NVIDIA B200, and this machine has no GPU" in ran.err
 
 
-def test_a_lock_is_applied_as_it_is(optistack: Optistack, small: Any, home: Path) -> None:
+def test_a_lock_is_applied_as_it_is(
+    optistack: Optistack, small: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert optistack("plan", "--lock", "a.json").code == 0
     (home / "optistack.yaml").unlink()
+    asked: list[object] = []
+    found = sys.modules["optistack.cli.ready"].find_engine  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        "optistack.cli.ready.find_engine", lambda spec, *rest: asked.append(spec.engine.python) or found(spec, *rest)
+    )
+    assert optistack("apply", "--lock", "a.json", "--engine-python", "venv/bin/python").code == 0
+    assert asked == [str(home / "venv/bin/python")]
+    assert optistack("down").code == 0
     ran = optistack("apply", "--lock", "a.json", "--json")
     assert ran.code == 0, ran.err
     locked = json.loads((home / "a.json").read_text())["hash"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -121,3 +122,24 @@ def test_size_shows_gross_and_planned_and_why_not(optistack: Optistack) -> None:
     assert rows[4]["reason"] == ""
     assert optistack("size", *KIMI, "--node", "cpu").code == 2
     assert optistack("size", *KIMI, "--hbm-gb", "-1").code == 2
+
+
+def test_a_script_and_json_do_not_share_stdout(optistack: Optistack) -> None:
+    ran = optistack("plan", *KIMI, "--json", "--script", "-")
+    assert ran.code == 2
+    assert set(ran.json) == {"error", "fix"}
+
+
+def test_a_name_that_is_too_long_for_a_folder_is_refused(optistack: Optistack) -> None:
+    ran = optistack("plan", *KIMI, "--set", f"name={'x' * 65}")
+    assert ran.code == 2
+    assert "name must be text of at most 64 characters" in ran.err
+
+
+def test_a_config_that_does_not_say_how_long_a_context_may_be(optistack: Optistack, small: Any, home: Path) -> None:
+    config = json.loads((home / "model/config.json").read_text())
+    del config["max_position_embeddings"]
+    (home / "model/config.json").write_text(json.dumps(config))
+    ran = optistack("plan", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["stack"]["serving"]["context_tokens"]["value"] == 80

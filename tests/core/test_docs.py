@@ -5,10 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
+from types import ModuleType
 
 from optistack import hookspecs
+from optistack.host import Host
 
-HOOKS_PAGE = Path(__file__).parents[2] / "docs" / "hooks.md"
+DOCS = Path(__file__).parents[2] / "docs"
+HOOKS_PAGE = DOCS / "hooks.md"
 
 
 def signatures_in_code() -> set[str]:
@@ -28,3 +31,13 @@ def test_the_page_and_the_code_name_the_same_hooks_with_the_same_signatures() ->
 def test_every_hook_has_a_docstring() -> None:
     for name in (signature.split("(")[0] for signature in signatures_in_code()):
         assert inspect.getdoc(getattr(hookspecs, name)), name
+
+
+def test_the_plugin_of_the_page_is_one() -> None:
+    page = (DOCS / "writing-a-plugin.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    module = ModuleType("optistack_eagle3")
+    exec(next(block for block in blocks if "optistack_plugin" in block), vars(module))
+    plugin = Host().register(module, name="eagle3")
+    assert plugin.hooks == ("optistack_plugin", "optistack_speculate")
+    assert set(plugin.info.options.model_fields) == {"draft", "num_draft_tokens"}

@@ -105,3 +105,11 @@ def test_name_and_hook_api_must_agree() -> None:
 def test_a_plugin_without_identity_is_an_error() -> None:
     with pytest.raises(InputError, match="does not implement optistack_plugin"):
         Host().register(ModuleType("empty"), name="empty")
+
+
+def test_one_module_under_two_names_is_an_error_of_that_entry() -> None:
+    module = plugin("one")
+    host = host_with(("one", module))
+    with pytest.raises(InputError, match="Plugin two cannot be registered"):
+        host.register(module, name="two")
+    assert [found.name for found in host.plugins()] == ["one"]

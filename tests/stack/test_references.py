@@ -11,7 +11,7 @@ from optistack.errors import InputError
 from optistack.host import Host
 from optistack.stack.loader import load_stack
 from optistack.stack.overrides import Overrides
-from optistack.stack.references import resolve_checkpoint, resolve_path
+from optistack.stack.references import resolve_checkpoint, resolve_path, resolve_python
 
 Write = Callable[[str], Path]
 
@@ -59,3 +59,13 @@ def test_variables_home_and_the_cache(tmp_path: Path, monkeypatch: pytest.Monkey
         resolve_checkpoint("$NOT_SET/kimi", tmp_path)
     with pytest.raises(InputError, match="names no model"):
         resolve_checkpoint("cache:../../etc", tmp_path)
+
+
+def test_a_python_is_a_path_or_a_program_of_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "engine-python"
+    program.parent.mkdir()
+    program.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert resolve_python("engine-python", tmp_path) == str(program)
+    assert resolve_python("venv/bin/python", tmp_path) == str(tmp_path / "venv/bin/python")
+    assert resolve_python("no-such-python", tmp_path) == str(tmp_path / "no-such-python")

@@ -5,6 +5,8 @@ The parsers of 0.5.17 to 0.5.23 were run one by one; code was compared in their 
 
 from __future__ import annotations
 
+from optistack.versions import at_least
+
 SUPPORTED = ">=0.5.17,<0.5.24"
 DEFAULT = "0.5.23"
 
@@ -27,7 +29,5 @@ SINCE = {
 
 
 def has(feature: str, version: str) -> bool:
-    """Whether ``version`` has ``feature``, a key of :data:`SINCE`. A pre-release counts as its release."""
-    from packaging.version import Version
-
-    return Version(version).release >= Version(SINCE[feature]).release
+    """Whether ``version`` has ``feature``, a key of :data:`SINCE`."""
+    return at_least(version, SINCE[feature])

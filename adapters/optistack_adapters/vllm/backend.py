@@ -61,7 +61,9 @@ class VllmBackend:
         return RULES
 
     def preflight(self, plan: Plan, python: Path, env: Mapping[str, str]) -> Preflight | None:
-        return None
+        from optistack_adapters.vllm.preflight import preflight
+
+        return preflight(plan, python, env)
 
     def observe(self, endpoint: Endpoint, log: str | None) -> Mapping[str, Observed]:
         from optistack_adapters.vllm.observe import observe

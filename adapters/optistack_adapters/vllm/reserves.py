@@ -14,8 +14,9 @@ from optistack.facts.node import GIB, MIB, NodeFacts
 from optistack.memory.request import EngineReserves
 from optistack.settings.resolved import ResolvedStack
 from optistack.stack.spec import StackSpec
+from optistack.versions import at_least
 from optistack_adapters.vllm.defaults import BLACKWELL
-from optistack_adapters.vllm.versions import GPU_PREFILL_TOKENS, at_least
+from optistack_adapters.vllm.versions import GPU_PREFILL_TOKENS
 
 CONTEXT_BYTES = 1 * GIB
 COLLECTIVES_BYTES = 1 * GIB

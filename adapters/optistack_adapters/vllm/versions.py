@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from optistack.context import EngineFacts
+from optistack.versions import at_least
 
 GPU_PREFILL_TOKENS = 8192
 CPU_PREFILL_TOKENS = 2048
@@ -17,13 +18,6 @@ _REMOVED_METHODS = ("medusa", "mlp_speculator")
 _KV_DTYPES = ("bfloat16", "float16", "fp8_e4m3", "fp8_e5m2")
 _GPU_WEIGHTS = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "int8", "int4", "nvfp4", "mxfp4")
 _CPU_WEIGHTS = ("fp32", "bf16", "fp16", "fp8", "int8", "int4", "mxfp4")
-
-
-def at_least(version: str, bound: str) -> bool:
-    """Whether ``version`` is ``bound`` or newer; a pre-release counts as its release."""
-    from packaging.version import Version
-
-    return Version(version).release >= Version(bound).release
 
 
 def engine_facts(version: str, device: str) -> EngineFacts:

@@ -16,7 +16,7 @@ from optistack.apply.folder import DeploymentFolder
 from optistack.apply.launch import NAME_PATTERN, DeploymentSpec
 from optistack.apply.logs import log_files
 from optistack.apply.processes import KEEPER_MARK, ProcessId, kill_all, living, marked, send
-from optistack.apply.state import Phase, State, actual_state, read_state, write_state
+from optistack.apply.state import STOP_TIMEOUT_S, Phase, State, actual_state, read_state, write_state
 from optistack.errors import CheckFailedError, InputError, nearest
 
 POLL_S = 0.05
@@ -78,7 +78,7 @@ def list_deployments() -> list[Deployment]:
 
 def find(name: str) -> Deployment:
     """The deployment called ``name``, running or not. Raises InputError, with the nearest name, when there is none."""
-    if re.match(NAME_PATTERN, name) and folder_of(name).state_file.exists():
+    if re.fullmatch(NAME_PATTERN, name) and folder_of(name).state_file.exists():
         return Deployment(folder_of(name))
     raise InputError(
         f"There is no deployment {name!r}.", fix=nearest(name, (deployment.name for deployment in list_deployments()))
@@ -125,12 +125,12 @@ def await_release(folder: DeploymentFolder, *, ask_to_stop: bool = False) -> boo
     started = time.monotonic()
     while folder.locked():
         state = read_state(folder)
-        if state is not None:
-            # One that is stopping already would take another SIGTERM for impatience.
-            if ask_to_stop and state.supervisor and state.this_boot and state.phase is not Phase.STOPPING:
-                ask_to_stop = not send(state.supervisor, signal.SIGTERM)
-            if time.monotonic() - started > state.stop_timeout_s + KEEPER_GRACE_S:
-                return False
+        # One that is stopping already would take another SIGTERM for impatience.
+        if ask_to_stop and state and state.supervisor and state.this_boot and state.phase is not Phase.STOPPING:
+            ask_to_stop = not send(state.supervisor, signal.SIGTERM)
+        stop_timeout_s = state.stop_timeout_s if state else STOP_TIMEOUT_S
+        if time.monotonic() - started > stop_timeout_s + KEEPER_GRACE_S:
+            return False
         time.sleep(POLL_S)
     return True
 

@@ -18,10 +18,11 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from optistack.files import write_whole
 
 RESERVED = ("lock", "spec.json", "state.json", "receipt.json", "supervisor.log", "logs", "logs.previous")
 
@@ -106,16 +107,6 @@ class DeploymentFolder:
 
     def write(self, relative: str, text: str) -> None:
         """Write a file of the folder: the old text or the new, never a part."""
-        write_atomic(self.path / relative, text)
-
-
-def write_atomic(path: Path, text: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        path = self.path / relative
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(path, text)

@@ -86,7 +86,7 @@ def clean_up(folder: DeploymentFolder, deployment_id: str) -> None:
 def _recorded(state: dict[str, Any]) -> list[ProcessId]:
     if state.get("boot") != boot_id():
         return []
-    return [ProcessId(member["pid"], member["start_ticks"]) for member in state["members"]]
+    return [ProcessId(member["pid"], member["start_ticks"]) for member in state.get("members", [])]
 
 
 def _read(folder: DeploymentFolder) -> dict[str, Any]:

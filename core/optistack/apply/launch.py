@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from optistack.apply.folder import RESERVED
+from optistack.apply.state import STOP_TIMEOUT_S
 
 # A name is a folder name and an argument on the command line, so it may not start with a dot or a dash.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -41,7 +43,7 @@ class ProcessSpec(BaseModel):
     port: int = Field(ge=1, le=65535)
     ready_url: str = Field(pattern=r"^https?://[^/\s]+")
     ready_timeout_s: float = Field(default=1800.0, gt=0)
-    stop_timeout_s: float = Field(default=30.0, ge=0)
+    stop_timeout_s: float = Field(default=STOP_TIMEOUT_S, ge=0)
     cause_patterns: tuple[str, ...] = ()
 
     @field_validator("files")
@@ -52,6 +54,16 @@ class ProcessSpec(BaseModel):
             if path.is_absolute() or not path.parts or ".." in path.parts or path.parts[0] in RESERVED:
                 raise ValueError(f"{name!r} is not a path of its own inside the deployment's folder")
         return files
+
+    @field_validator("cause_patterns")
+    @classmethod
+    def _patterns_compile(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+        return patterns
 
 
 class DeploymentSpec(BaseModel):

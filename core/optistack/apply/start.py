@@ -52,11 +52,24 @@ class Attached:
 
     def commit(self) -> None:
         """Leave it to its supervisor: it outlives this command now. Raises EngineStartError when it has just ended."""
+        self.check()
         try:
             os.write(self.lease, COMMIT)
         except BrokenPipeError:
-            raise _start_error(self.deployment) from None
+            raise end_error(self.deployment) from None
         self.committed = True
+
+    def check(self, *, patience_s: float = 0.0) -> None:
+        """Raise EngineStartError, with the reason of the engine, when it no longer runs.
+
+        ``patience_s``  how long to look: a process may still be on its way down when it has stopped answering
+        """
+        deadline = time.monotonic() + patience_s
+        while self.deployment.state.phase is Phase.READY:
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(POLL_S)
+        raise end_error(self.deployment)
 
     def wait(self) -> State:
         """Stay until it has ended by itself or was stopped from elsewhere; returns its last state."""
@@ -90,7 +103,7 @@ def attached(spec: DeploymentSpec, *, on_progress: Callable[[Progress], None] | 
         live = Attached(Deployment(folder_of(spec.name)), theirs)
         try:
             _launch(live, spec, ours)
-            _wait_until_ready(live.deployment, spec, on_progress)
+            _wait_until_ready(live.deployment, on_progress)
             yield live
         finally:
             os.close(theirs)
@@ -164,14 +177,12 @@ def _require_port(process: ProcessSpec) -> None:
         raise
 
 
-def _wait_until_ready(
-    deployment: Deployment, spec: DeploymentSpec, on_progress: Callable[[Progress], None] | None
-) -> None:
+def _wait_until_ready(deployment: Deployment, on_progress: Callable[[Progress], None] | None) -> None:
     started = time.monotonic()
     next_told_s = 0.0
     while (state := deployment.state).phase is not Phase.READY:
         if state.phase.is_final:
-            raise _start_error(deployment)
+            raise end_error(deployment)
         elapsed_s = time.monotonic() - started
         if on_progress is not None and elapsed_s >= next_told_s:
             next_told_s = elapsed_s + PROGRESS_S
@@ -181,12 +192,14 @@ def _wait_until_ready(
         time.sleep(POLL_S)
 
 
-def _start_error(deployment: Deployment) -> EngineStartError:
+def end_error(deployment: Deployment) -> EngineStartError:
+    """Why ``deployment`` has ended, or is about to, and where its log is."""
     await_release(deployment.folder)
     state, folder = deployment.state, deployment.folder
     logs = [folder.log_file(process.name) for process in state.processes if process.process is not None]
     log = logs[0] if len(logs) == 1 else folder.logs_dir if logs else folder.supervisor_log
-    what = state.reason if state.phase is Phase.FAILED else f"was stopped while it was starting. {state.reason}".strip()
+    when = "" if state.ready_at else " while it was starting"
+    what = state.reason if state.phase is Phase.FAILED else f"was stopped{when}. {state.reason}".strip()
     return EngineStartError(f"{deployment.name}: {what}", fix=f"Log: {log}")
 
 

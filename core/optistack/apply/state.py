@@ -14,6 +14,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from optistack.apply.folder import DeploymentFolder
 from optistack.apply.processes import ProcessId, boot_id
 
+STOP_TIMEOUT_S = 30.0
+"""Between SIGTERM and SIGKILL, where nobody says."""
+
 
 class Phase(StrEnum):
     """``starting`` > ``ready`` > ``stopping`` > ``stopped`` or ``failed``. ``ready``: every process answered 200."""
@@ -57,7 +60,7 @@ class State(BaseModel):
     id: str
     phase: Phase
     reason: str = ""
-    stop_timeout_s: float = 30.0
+    stop_timeout_s: float = STOP_TIMEOUT_S
     boot: str
     started_at: datetime
     ready_at: datetime | None = None

@@ -19,7 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -55,22 +55,34 @@ class Supervisor:
         self.hurry = False
 
     async def run(self) -> None:
+        self.loop.set_exception_handler(self._broken)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self.loop.add_signal_handler(signum, self._asked_to_stop, signum)
         self.loop.add_signal_handler(signal.SIGCHLD, self._reap)
         self.loop.add_reader(self.lease, self._read_lease)
         self.loop.add_reader(self.link, self._guardian_died)
         self._record(supervisor=identify(os.getpid()), guardian=identify(self.guardian_pid))
-        tasks = [self.loop.create_task(self._watch())]
+        tasks = [self._task(self._watch())]
         for process in self.spec.processes:
             if self._start(process):
-                tasks.append(self.loop.create_task(self._wait_until_ready(process)))
+                tasks.append(self._task(self._wait_until_ready(process)))
         phase, reason = await self.verdict
         for task in tasks:
             task.cancel()
         self._record(phase=Phase.STOPPING, reason=reason)
         await self._end_all()
         self._record(phase=phase, members=())
+
+    def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self.loop.create_task(work)
+        # An exception in a callback reaches _broken; one in a task would wait to be asked for.
+        task.add_done_callback(lambda done: None if done.cancelled() else done.result())
+        return task
+
+    def _broken(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An error of this program must not leave an engine that nobody watches."""
+        loop.default_exception_handler(context)
+        self._end(Phase.FAILED, "its supervisor failed; supervisor.log says how.")
 
     def _record(self, **changes: Any) -> None:
         self.state = self.state.model_copy(update=changes)
@@ -145,7 +157,8 @@ class Supervisor:
             if members != self.state.members:
                 self._record(members=members)
             for process in self.spec.processes:
-                cap_log(self.folder, process.name)
+                with contextlib.suppress(OSError):  # for want of space, as a rule; it is tried again
+                    cap_log(self.folder, process.name)
             await asyncio.sleep(WATCH_S if self.state.phase is Phase.READY else WATCH_STARTING_S)
 
     def _members(self) -> list[ProcessId]:

@@ -51,11 +51,13 @@ def apply(
     Asks the engine's own argument resolution first, and stops where that changes what was planned. Then waits until
     the engine serves, then reads back every setting and lets the plugins probe it. When a check fails,
     the engine is stopped and the exit code is 1; when it does not come up, its own reason is shown and the code is 3.
+    The key of an engine that asks for one is read from OPTISTACK_API_KEY.
     """
-    from optistack.apply.start import attached
+    from optistack.apply.start import attached, end_error
+    from optistack.apply.state import Phase
     from optistack.cli import screen
     from optistack.cli.ready import from_lock, from_stack
-    from optistack.cli.receipts import failed_checks
+    from optistack.cli.receipts import failure
     from optistack.errors import CheckFailedError
     from optistack.facts.detect import detect_node
     from optistack.plan.deploy import check_machine, deployment_of
@@ -81,24 +83,46 @@ def apply(
                 receipts = _verify(live, ready)
             progress.close()
             passed = all(receipt.passed for receipt in receipts)
-            _show(live, receipts, stays=passed or keep, json=json)
-            if passed or keep:
-                if foreground:
-                    screen.note("Ctrl-C stops it.")
-                    live.wait()
-                else:
-                    live.commit()
+            stays = passed or keep
+            if stays and not foreground:
+                live.commit()  # before anything is said about where it serves
+            _show(live, receipts, stays=stays, json=json)
+            if stays and foreground:
+                screen.note("Ctrl-C stops it.")
+                if live.wait().phase is Phase.FAILED:
+                    raise end_error(live.deployment)
     if not passed:
         screen.print_error(
-            f"The engine does not do what the plan says: {', '.join(failed_checks(receipts))}.",
+            failure(receipts, "the plan"),
             f"`optistack down {spec.name}` stops it." if keep else "It was stopped; --keep leaves it running.",
         )
         raise typer.Exit(CheckFailedError.exit_code)
 
 
+CRASH_NOTICED_S = 2.0
+"""From an engine that no longer answers to its supervisor's word of why."""
+
+
 def _verify(live: Attached, ready: Ready) -> list[Receipt]:
-    """A receipt for each replica, saved beside the deployment."""
+    """A receipt for each replica, saved beside the deployment. Raises EngineStartError when an engine dies meanwhile:
+    its own reason says more than a check that found nobody there."""
     from optistack.cli.receipts import save_receipts
+    from optistack.errors import OptistackError
+
+    try:
+        receipts = _receipts(live, ready)
+    except OptistackError:
+        live.check(patience_s=CRASH_NOTICED_S)
+        raise
+    if not all(receipt.passed for receipt in receipts):
+        live.check(patience_s=CRASH_NOTICED_S)
+    save_receipts(receipts, live.deployment.folder.receipt_file)
+    return receipts
+
+
+def _receipts(live: Attached, ready: Ready) -> list[Receipt]:
+    import os
+
     from optistack.verify.endpoint import Endpoint
     from optistack.verify.verify import verify
 
@@ -107,9 +131,8 @@ def _verify(live: Attached, ready: Ready) -> list[Receipt]:
     for launch, process, url in zip(ready.plan.launches, spec.processes, spec.endpoints, strict=True):
         parts = live.deployment.log_files(process.name)
         log = "".join(part.read_text(encoding="utf-8", errors="replace") for part in parts)
-        with Endpoint(url) as endpoint:
+        with Endpoint(url, api_key=os.environ.get(options.API_KEY_VARIABLE)) as endpoint:
             receipts.append(verify(ready.plan, endpoint, ready.host, ready.backend, log=log, replica=launch.replica))
-    save_receipts(receipts, live.deployment.folder.receipt_file)
     return receipts
 
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "plan": "Show what a stack resolves to: settings, memory, rules and launch.",
     "apply": "Start the engine with the stack and prove what took effect.",
     "verify": "Check an engine that is already running against a stack.",
+    "conformance": "Check that an engine answers as the plain model does.",
     "status": "List the running deployments.",
     "down": "Stop deployments: those named, or all of them.",
     "explain": "Explain a rule, a flag or a setting.",

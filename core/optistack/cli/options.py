@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +12,9 @@ if TYPE_CHECKING:
     from optistack.stack.overrides import Overrides
 
 DEFAULT_STACK = Path("optistack.yaml")
+
+API_KEY_VARIABLE = "OPTISTACK_API_KEY"
+"""Variable with the key of an engine that asks for one."""
 
 Stack = Annotated[Path, typer.Option("--stack", metavar="FILE", help="The stack file.")]
 Backend = Annotated[str | None, typer.Option("--backend", metavar="NAME", help="sglang, vllm, or another installed.")]
@@ -52,18 +53,20 @@ class Choice:
     settings: tuple[str, ...] = ()
 
     @property
+    def python(self) -> str | None:
+        """``--engine-python`` as an absolute path."""
+        from optistack.stack.references import resolve_python
+
+        return None if self.engine_python is None else resolve_python(self.engine_python, Path.cwd())
+
+    @property
     def overrides(self) -> Overrides:
         from optistack.stack.overrides import Overrides
 
-        python = self.engine_python
-        if python is not None:
-            # A bare name is a program of PATH. Not resolve(), which would follow the link out of a venv.
-            found = shutil.which(python) if "/" not in python else None
-            python = os.path.abspath(found or Path(python).expanduser())  # noqa: PTH100
         given: dict[str, tuple[tuple[str, ...], Any]] = {
             "--backend": (("backend",), self.backend),
             "--node": (("node",), self.node),
-            "--engine-python": (("engine", "python"), python),
+            "--engine-python": (("engine", "python"), self.python),
             "--engine-version": (("engine", "version"), self.engine_version),
         }
         keys = {option: key for option, key in given.items() if key[1] is not None}

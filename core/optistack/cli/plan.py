@@ -45,11 +45,14 @@ def plan(
     """
     from optistack.cli import screen
     from optistack.cli.workplace import open_stack
+    from optistack.errors import InputError
 
+    to_stdout = script == Path("-")
+    if to_stdout and json:
+        raise InputError("--json and --script - both print to stdout.", fix="Write the script to a file.")
     chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting)
     with screen.ScreenProgress() as progress:
         made = open_stack(chosen).plan(allow_degraded=allow_degraded, preflight=preflight, progress=progress)
-    to_stdout = script == Path("-")
     if diff is not None:
         _show_diff(made, diff, chosen, stack, json=json)
     elif json:
@@ -100,7 +103,7 @@ def _show_diff(made: Plan, other: Path, chosen: options.Choice, name: Path, *, j
 def _write_script(made: Plan, path: Path | None) -> None:
     from optistack.cli import screen
     from optistack.engines.environment import installed_engines
-    from optistack.plan.lock import write_whole
+    from optistack.plan.lock import write_file
     from optistack.plan.script import script
 
     here = next((engine for engine in installed_engines() if str(engine.python) == made.engine.python), None)
@@ -108,5 +111,5 @@ def _write_script(made: Plan, path: Path | None) -> None:
     if path is None:
         print(text, end="")
         return
-    write_whole(path, text, mode=0o755)
+    write_file(path, text, mode=0o755)
     screen.note(f"The launch is in {path}.")

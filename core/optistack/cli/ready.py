@@ -60,7 +60,7 @@ def from_lock(path: Path, chosen: Choice, progress: Progress, *, preflight: bool
     host = Host.from_environment()
     check_plugins(plan, host, path)
     backend = get_backend(plan.engine.backend)
-    python = chosen.engine_python or plan.spec.engine.python
+    python = chosen.python or plan.spec.engine.python
     wanted = plan.spec.engine.model_copy(update={"python": python, "version": plan.engine.version})
     engine = find_engine(plan.spec.model_copy(update={"engine": wanted}), backend, plan.node.device)
     if engine.facts.version != plan.engine.version:

@@ -42,12 +42,13 @@ def _entry(deployment: Deployment) -> dict[str, Any]:
     from optistack.apply.state import Phase
     from optistack.cli.receipts import failed_checks, read_receipts
     from optistack.cli.views.receipt import counts
+    from optistack.errors import InputError
 
     state = deployment.state
     try:
         spec = deployment.spec
         endpoints, plan_hash = list(spec.endpoints), spec.plan_hash
-    except (OSError, ValueError):  # of another version of optistack: it can still be seen and stopped
+    except InputError:  # of another version of optistack: it can still be seen and stopped
         endpoints, plan_hash = [], ""
     receipts = read_receipts(deployment.folder.receipt_file)
     return {

@@ -30,7 +30,7 @@ def verify(
     ] = None,
     api_key_variable: Annotated[
         str, typer.Option("--api-key-variable", metavar="NAME", help="Variable with the key that the engine asks for.")
-    ] = "OPTISTACK_API_KEY",
+    ] = options.API_KEY_VARIABLE,
     json: options.Json = False,
 ) -> None:
     """Check an engine that is already running against a stack.
@@ -41,7 +41,7 @@ def verify(
     import os
 
     from optistack.cli import screen
-    from optistack.cli.receipts import failed_checks
+    from optistack.cli.receipts import failure
     from optistack.cli.views.receipt import receipt_view
     from optistack.cli.views.rules import refusal
     from optistack.cli.workplace import open_stack
@@ -71,7 +71,7 @@ def verify(
         screen.note(f"Besides, optistack would not start this stack: {refusal(plan)[0]}")
     if not receipt.passed:
         screen.print_error(
-            f"The engine does not do what the stack says: {', '.join(failed_checks([receipt]))}.",
+            failure([receipt], "the stack"),
             "Start it with `optistack apply`, or with the launch that `optistack plan --script -` prints.",
         )
         raise typer.Exit(CheckFailedError.exit_code)

@@ -10,7 +10,7 @@ from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field
 
 from optistack import paths
-from optistack.engines.files import write_whole
+from optistack.files import write_whole
 
 MARKER = "optistack-engine.json"
 

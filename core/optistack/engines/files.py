@@ -1,4 +1,4 @@
-"""Files and folders that are either whole or not there, for one process at a time."""
+"""Folders that are either whole or not there, for one process at a time."""
 
 from __future__ import annotations
 
@@ -12,19 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from optistack.engines.progress import Progress
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write ``text`` so that a reader finds the old file or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 @contextlib.contextmanager

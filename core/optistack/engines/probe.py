@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from optistack import paths
-from optistack.engines.files import write_whole
 from optistack.engines.guest import GuestError, check_python, run_inside
 from optistack.engines.progress import SILENT, Progress
 from optistack.errors import InputError, nearest
+from optistack.files import write_whole
+from optistack.versions import within
 
 _SCRIPT = Path(__file__).parent / "inside" / "probe_engine.py"
 _PARSERS = ("sglang", "vllm")
@@ -91,8 +91,9 @@ def probe_engine(
         progress.step(f"Asking {python} for the flags of its {backend}")
         answer = _ask(python, backend, load, env or {}, supported)
         probe = EngineProbe.model_validate(answer)
+        kept.parent.mkdir(parents=True, exist_ok=True)
         write_whole(kept, json.dumps({"watch": _stamps(answer["watch"]), "probe": probe.model_dump(mode="json")}))
-    if supported and not SpecifierSet(supported).contains(probe.version, prereleases=True):
+    if not within(probe.version, supported):
         raise InputError(
             f"{python} has {probe.distribution} {probe.version}, and optistack supports {backend} {supported}.",
             fix=f"Install a {backend} in that range, or name the Python of one with --engine-python.",

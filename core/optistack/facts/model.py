@@ -102,6 +102,7 @@ class ModelFacts(_Fact):
     ``fingerprint``    sha256 that tells this checkpoint from another (see :mod:`optistack.facts.checkpoint`)
     ``evidence``       ``headers`` when components come from safetensors headers, ``config`` when from shapes
     ``layers``         decoder layers; ``dense_layers`` of them have a plain MLP instead of experts
+    ``max_context_tokens``  longest sequence that its positions are made for; 0 when the config does not say
     ``kv_scales``      whether it carries calibrated KV scales; None when only a config is known
     ``draft_config``   of a DFlash draft: ``target_layer_ids`` (from 0), ``mask_token_id``, ``block_size`` and whatever
                        else its ``dflash_config`` has; None for any other model

@@ -78,12 +78,12 @@ class NodeFacts(_Fact):
         if self.device == "cuda" and wanted > self.gpus:
             raise PlanRefusedError(
                 f"{what} need {wanted} GPUs, and node {self.name} has {self.gpus}.",
-                fix="Use fewer replicas or a smaller tensor_parallel, or a larger node.",
+                fix="Lower parallel.replicas or parallel.tensor, or use a larger node.",
             )
         if self.device == "cpu" and wanted > self.cpus:
             raise PlanRefusedError(
                 f"{what} need at least {wanted} CPUs, and node {self.name} has {self.cpus}.",
-                fix="Use fewer replicas or a smaller tensor_parallel.",
+                fix="Lower parallel.replicas or parallel.tensor.",
             )
         return tuple(self._share(index, replicas, tensor_parallel) for index in range(replicas))
 

@@ -14,7 +14,7 @@ def _context_too_short(context: RuleContext) -> str | None:
 def _beyond_the_model(context: RuleContext) -> str | None:
     limit = context.stack.serving.context_tokens.value
     longest = context.model.max_context_tokens
-    return f"{limit:,} tokens, the model {longest:,}" if limit is not None and limit > longest else None
+    return f"{limit:,} tokens, the model {longest:,}" if limit is not None and 0 < longest < limit else None
 
 
 def _fewer_sessions_than_wanted(context: RuleContext) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from optistack import paths
 from optistack.apply.launch import DeploymentSpec, ProcessSpec
 from optistack.apply.ports import free_port
+from optistack.engines.recipes import RECIPES
 from optistack.errors import InputError, PlanRefusedError
 from optistack.facts.node import NodeFacts
 from optistack.launch import Launch
@@ -25,7 +26,8 @@ def deployment_of(plan: Plan, python: str | None, engine_env: Mapping[str, str])
     """
     if python is None:
         build = f"{plan.engine.backend}-cpu" if plan.node.device == "cpu" else plan.engine.backend
-        install = f", or run: optistack engine install {build}" if plan.node.device == "cpu" else ""
+        known = any(recipe.name == build for recipe in RECIPES)
+        install = f", or run: optistack engine install {build}" if known else ""
         raise InputError(
             f"There is no {plan.engine.backend} {plan.engine.version} for {plan.node.device} on this machine.",
             fix=f"Name its Python with --engine-python{install}.",

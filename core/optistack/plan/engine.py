@@ -12,6 +12,7 @@ from optistack.engines.probe import EngineProbe, probe_engine
 from optistack.engines.progress import SILENT, Progress
 from optistack.errors import InputError
 from optistack.stack.spec import StackSpec
+from optistack.versions import within
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,9 @@ def _probed(backend: Backend, device: str, python: Path, env: dict[str, str], pr
 
 
 def _check_supported(version: str, backend: Backend) -> None:
-    from packaging.specifiers import SpecifierSet
-    from packaging.version import InvalidVersion
-
     try:
-        known = SpecifierSet(backend.supported).contains(version, prereleases=True)
-    except InvalidVersion as error:
+        known = within(version, backend.supported)
+    except ValueError as error:
         raise InputError(f"{version!r} is not a version.", fix="Write it like 0.33.0.") from error
     if not known:
         raise InputError(f"optistack supports {backend.name} {backend.supported}, not {version}.")

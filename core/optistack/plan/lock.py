@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from pydantic import ValidationError
 import optistack
 from optistack.errors import InputError
 from optistack.facts.model import ModelFacts
+from optistack.files import write_whole
 from optistack.host import Host
 from optistack.plan.plan import Plan
 
@@ -24,18 +24,14 @@ _SHAPE = ("architecture", "layers", "dense_layers", "hidden", "intermediate", "v
 def write_lock(plan: Plan, path: Path) -> None:
     """Save ``plan`` at ``path``, whole or not at all. Raises InputError when the folder cannot be written to."""
     content = {"optistack_lock": FORMAT, "hash": plan.hash(), "plan": plan.lasting()}
-    write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write_file(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
-def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write ``text`` to ``path`` by way of a temporary name. Raises InputError when that is not possible."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write a file that the user named, whole or not at all. Raises InputError when that is not possible."""
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.chmod(mode)
-        temporary.replace(path)
+        write_whole(path, text, mode=mode)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise InputError(
             f"{path} cannot be written: {error.strerror}.", fix="Name a file in another folder."
         ) from error

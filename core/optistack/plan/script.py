@@ -15,7 +15,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@%+-]+")
 
 
 def script(plan: Plan, *, engine_env: Mapping[str, str] | None = None, default_port: int = 30000) -> str:
-    """A script that starts one replica: ``sh launch.sh [REPLICA] [MORE ENGINE ARGUMENTS]``.
+    """A script that starts one replica: ``sh launch.sh [MORE ENGINE ARGUMENTS]``; where the plan has several,
+    ``sh launch.sh [REPLICA] [MORE ENGINE ARGUMENTS]``.
 
     It runs the engine's Python, or its container when the stack names an image. ``engine_env`` is what the engine's
     own environment needs besides the launch's variables. PYTHON, PORT, FOLDER and CONTAINER can be set from outside.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from optistack.backend import Backend
 from optistack.errors import InputError
 from optistack.facts.node import NodeFacts, load_node
+from optistack.facts.presets import preset_names
 from optistack.host import Host
 from optistack.memory.request import BudgetRequest
 from optistack.memory.size import SizeRow, size_table
@@ -18,7 +19,8 @@ def sizes(
     """The gross size of a GPU in 1e9 bytes, and a row for each choice of tensor parallelism.
 
     ``gross_hbm_gb`` is by default the size that the node's GPU is sold with. A choice that needs more GPUs than the
-    node has is worked out on a larger node of its kind, and says so. Raises InputError for a node without GPUs.
+    node has is worked out on a larger node of its kind where that is a preset, and says so. Raises InputError for a
+    node without GPUs.
     """
     node = load_node(spec.node)
     if node.gpu is None:
@@ -35,10 +37,19 @@ def sizes(
 
 
 def _large_enough(node: NodeFacts, word: str, gpus: int) -> str:
-    return word if node.gpu is None or gpus <= node.gpus else f"{node.gpu.kind}x{gpus}"
+    if node.gpu is None or gpus <= node.gpus:
+        return word
+    larger = f"{node.gpu.kind}x{gpus}"
+    if larger not in preset_names():
+        raise InputError(_too_few(node, gpus))
+    return larger
 
 
 def _on(row: SizeRow, node: NodeFacts) -> SizeRow:
     if row.reason or row.tensor_parallel <= node.gpus:
         return row
-    return row.model_copy(update={"reason": f"It needs {row.tensor_parallel} GPUs, and {node.name} has {node.gpus}."})
+    return row.model_copy(update={"reason": _too_few(node, row.tensor_parallel)})
+
+
+def _too_few(node: NodeFacts, gpus: int) -> str:
+    return f"It needs {gpus} GPUs, and {node.name} has {node.gpus}."

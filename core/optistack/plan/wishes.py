@@ -19,11 +19,10 @@ def stack_wishes(spec: StackSpec) -> Serving:
 def plan_wishes(spec: StackSpec, model: ModelFacts) -> list[Settings | Serving]:
     """What holds when nobody else says anything. A plan states these, since it depends on them."""
     wanted = spec.workload.input_tokens + spec.workload.output_tokens
+    longest = model.max_context_tokens or wanted
     return [
         Serving(
-            context_tokens=suggest(
-                min(max(wanted, 1), model.max_context_tokens), why="the workload's input and output tokens"
-            ),
+            context_tokens=suggest(min(wanted, longest), why="the workload's input and output tokens"),
             prefix_caching=suggest(True, why="turns of a session share their prefix"),
             metrics=suggest(True, why="the receipt reads them"),
             cache_report=suggest(True, why="the receipt reads cached tokens of a request"),

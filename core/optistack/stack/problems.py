@@ -36,6 +36,7 @@ EXPECTED = {
     "enum": "{expected}",
     "string_pattern_mismatch": "text that matches {pattern}",
     "string_too_short": "text of at least {min_length} characters",
+    "string_too_long": "text of at most {max_length} characters",
 }
 """pydantic's error types in a user's words; ``{}`` is filled from the error's own context."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,8 @@ def resolve_paths(
     changes: dict[str, Any] = {"checkpoint": resolve_checkpoint(model.checkpoint, start("model", "checkpoint"))}
     if model.config is not None:
         changes["config"] = resolve_path(model.config, start("model", "config"))
-    if engine.python is not None and "/" in engine.python:
-        engine = engine.model_copy(update={"python": resolve_path(engine.python, start("engine", "python"))})
+    if engine.python is not None:
+        engine = engine.model_copy(update={"python": resolve_python(engine.python, start("engine", "python"))})
     plugins = {}
     for name, given in spec.plugins.items():
         kinds = _path_options(options[name]) if name in options else {}
@@ -61,6 +62,12 @@ def resolve_path(text: str, base: Path) -> str:
     """``text`` as an absolute path, ``~`` and ``$VARIABLES`` expanded; links are not followed."""
     expanded = Path(_expand(text)).expanduser()
     return os.path.normpath(base.absolute() / expanded)
+
+
+def resolve_python(text: str, base: Path) -> str:
+    """An engine's Python as an absolute path: a bare name is a program of ``PATH``, as in a shell."""
+    found = shutil.which(text) if "/" not in text else None
+    return os.path.normpath(Path(found).absolute()) if found else resolve_path(text, base)
 
 
 def resolve_checkpoint(text: str, base: Path) -> str:

@@ -81,7 +81,9 @@ class StackSpec(_Section):
     """A stack file."""
 
     version: Literal[1] = Field(1, description="Version of this file's format.")
-    name: str = Field("optistack", pattern=r"^[a-z0-9][a-z0-9._-]*$", description="Name of the deployment.")
+    name: str = Field(
+        "optistack", pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64, description="Name of the deployment."
+    )
     model: ModelSection
     node: str = Field("detect", description="A node preset such as b200x4, or detect.")
     backend: str | None = Field(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from optistack.errors import CheckFailedError, InputError
 from optistack.verify.metrics import Metrics, parse_metrics
@@ -42,7 +44,14 @@ class Endpoint:
         self.url = url.rstrip("/")
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         try:
-            self._client = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s, transport=transport)
+            self._client = httpx.Client(
+                base_url=self.url,
+                headers=headers,
+                timeout=timeout_s,
+                transport=transport,
+                # A proxy of the environment cannot reach what listens on this machine only.
+                trust_env=not on_loopback(self.url),
+            )
         except (httpx.InvalidURL, TypeError) as error:
             raise InputError(f"{url!r} is not a URL: {error}.", fix="Give it like http://127.0.0.1:8000.") from error
 
@@ -114,3 +123,17 @@ class Endpoint:
             cached_tokens=details.get("cached_tokens"),
             raw=raw,
         )
+
+
+def on_loopback(url: str) -> bool:
+    """Whether ``url`` names this machine by a loopback address. Raises InputError when it is no URL."""
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError as error:
+        raise InputError(f"{url!r} is not a URL: {error}.", fix="Give it like http://127.0.0.1:8000.") from error
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

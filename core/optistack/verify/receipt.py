@@ -73,8 +73,12 @@ class Receipt(BaseModel):
 
     @property
     def passed(self) -> bool:
-        """True when nothing failed. Unproven promises are shown and counted, they do not fail the receipt."""
-        return all(result.status is not Status.FAIL for result in self.results)
+        """True when something was proven and nothing failed.
+
+        Unproven promises are shown and counted, and do not fail the receipt; one that proves nothing at all is of
+        something else than the engine.
+        """
+        return self.count(Status.PASS) > 0 and self.count(Status.FAIL) == 0
 
     def count(self, status: Status) -> int:
         return sum(result.status is status for result in self.results)

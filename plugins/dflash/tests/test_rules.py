@@ -79,11 +79,6 @@ class TestVllmOnCpu:
         config = cpu.write("elsewhere", {**cpu.draft, "architectures": ["DFlash2DraftModel"]}) / "config.json"
         assert "dflash-vllm-cpu-runner" not in cpu.findings(draft="some/draft", draft_config=str(config))
 
-    def test_sampling_is_warned_of(self, cpu: Any) -> None:
-        assert "temperature" in cpu.findings()["dflash-vllm-cpu-sampling"].message
-        cpu.device = "cuda"
-        assert "dflash-vllm-cpu-sampling" not in cpu.findings()
-
 
 def test_quantizing_the_draft_is_degraded(bench: Any) -> None:
     assert "dflash-quantized-draft" not in bench.findings(draft_quantization="none")

@@ -20,7 +20,9 @@ sizes = st.integers(0, 8 * GIB)
 
 def made(capacity: int, **lines: dict[str, int]) -> MemoryBudget:
     parts = {
-        name: tuple(MemoryLine(label=label, bytes=size) for label, size in given.items())
+        name: tuple(
+            MemoryLine(label=label, bytes=size, while_serving="hidden" in label) for label, size in given.items()
+        )
         for name, given in lines.items()
     }
     left = capacity - sum(line.bytes for part in parts.values() for line in part)

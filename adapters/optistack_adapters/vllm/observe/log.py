@@ -19,7 +19,6 @@ _MLA_PREFILL = re.compile(r"Using (?P<name>[A-Z][A-Z0-9_]+) MLA prefill backend\
 _MOE = re.compile(r"Using '?(?P<name>[A-Za-z0-9_]+)'? (?P<format>[A-Za-z0-9]+) MoE backend")
 _UNIT_SCALES = re.compile(r"Using KV cache scaling factor 1\.0 for \w+")
 _CONNECTOR = re.compile(r"Creating v1 connector with name: (?P<name>\w+)")
-_TIERING = re.compile(r"Creating offloading spec with name: (?P<name>\w+)")
 
 
 class EngineLog:
@@ -86,10 +85,6 @@ class EngineLog:
 
     def connectors(self) -> list[str]:
         return [match["name"] for line in self._lines if (match := _CONNECTOR.search(line))]
-
-    def offloading_spec(self) -> str | None:
-        match = self._last(_TIERING)
-        return match["name"] if match else None
 
     def _last(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         return next((match for line in reversed(self._lines) if (match := pattern.search(line))), None)

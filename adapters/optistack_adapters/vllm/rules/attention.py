@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from optistack.rules import Rule, RuleContext, Severity
-from optistack_adapters.vllm.attention import MLA_KERNELS, TOKENSPEED_QUERY_TOKENS, MlaKernel
-from optistack_adapters.vllm.rules.reading import drafts, is_mla, kv_dtype, on_cpu
+from optistack.errors import nearest
+from optistack.plugin import Domain
+from optistack.rules import Evidence, Rule, RuleContext, Severity
+from optistack_adapters.vllm.attention import (
+    KERNELS,
+    MLA_KERNELS,
+    PAGE_MULTIPLE,
+    PREFILL_KERNELS,
+    TOKENSPEED_QUERY_TOKENS,
+    MlaKernel,
+)
+from optistack_adapters.vllm.rules.reading import NON_CAUSAL_METHODS, drafts, is_mla, kv_dtype, method, on_cpu
+
+_OTHER = ("TRITON_FLASHINFER", "TRITON_FLASH_ATTN", "FLASH_ATTN_DIFFKV", "TRITON_ATTN_DIFFKV", "TURBOQUANT", "CUSTOM")
+"""Known to vLLM and not to the tables of this adapter."""
 
 
 def _word(context: RuleContext) -> str | None:
@@ -39,9 +51,57 @@ def _gpu(context: RuleContext) -> str | None:
 
 def _kind(context: RuleContext) -> str | None:
     word = _word(context)
-    if word is None or on_cpu(context) or is_mla(context) == ("MLA" in word):
+    if word not in (*MLA_KERNELS, *KERNELS) or on_cpu(context) or is_mla(context) == (word in MLA_KERNELS):
         return None
     return f"{word} is {'no' if is_mla(context) else 'an'} MLA kernel, and the model has {context.model.attention.kind}"
+
+
+def _unknown(context: RuleContext) -> str | None:
+    word = _word(context)
+    if word is None or on_cpu(context) or word in KERNELS or word in MLA_KERNELS or word in _OTHER:
+        return None
+    return f"{word}. {nearest(word, (*MLA_KERNELS, *KERNELS) if is_mla(context) else (*KERNELS, *MLA_KERNELS))}"
+
+
+def _plain_kv(context: RuleContext) -> str | None:
+    word, dtype = _word(context), kv_dtype(context)
+    if on_cpu(context) or is_mla(context) or word not in KERNELS or dtype is None or dtype in KERNELS[word]:
+        return None
+    return f"{word} takes {', '.join(KERNELS[word])}, and KV is {dtype}"
+
+
+def _plain_page(context: RuleContext) -> str | None:
+    page = context.stack.kv.page_size_tokens.value
+    if on_cpu(context) or page is None or page % PAGE_MULTIPLE == 0:
+        return None
+    return f"{page} tokens" if _kernel(context) is None else None
+
+
+def _draft_word(context: RuleContext) -> str | None:
+    known = method(context) in NON_CAUSAL_METHODS and not on_cpu(context)
+    return context.stack.speculation.draft_attention_backend.value if known else None
+
+
+def _draft_kind(context: RuleContext) -> str | None:
+    word = _draft_word(context)
+    return word if word in MLA_KERNELS else None
+
+
+def _draft_kv(context: RuleContext) -> str | None:
+    word, dtype = _draft_word(context), context.stack.kv.draft_dtype.value or kv_dtype(context)
+    if word not in KERNELS or dtype is None or dtype in KERNELS[word]:
+        return None
+    return f"{word} takes {', '.join(KERNELS[word])}, and the draft's KV is {dtype}"
+
+
+def _prefill_kernel(context: RuleContext) -> str | None:
+    word = context.stack.serving.prefill_attention_backend.value
+    if word is None or on_cpu(context) or not is_mla(context):
+        return None
+    if word not in PREFILL_KERNELS:
+        return f"there is no {word}. {nearest(word, PREFILL_KERNELS)}"
+    families, sm = PREFILL_KERNELS[word], context.node.sm
+    return f"{word} runs on SM100 and SM103, and this is SM{sm}" if families and sm // 10 not in families else None
 
 
 def _tokenspeed(context: RuleContext) -> str | None:
@@ -57,12 +117,74 @@ def _prefill_word(context: RuleContext) -> str | None:
 
 ATTENTION_RULES: tuple[Rule, ...] = (
     Rule(
+        id="vllm-attention-word",
+        severity=Severity.ERROR,
+        message="vLLM has no such attention kernel on a GPU: {detail}",
+        fix="Leave serving.attention_backend to the plan.",
+        upstream="vllm 0.33 v1/attention/backends/registry.py AttentionBackendEnum",
+        fires=_unknown,
+        evidence=Evidence.OBSERVED,
+        backends=("vllm",),
+    ),
+    Rule(
+        id="vllm-kernel-kv-dtype",
+        severity=Severity.ERROR,
+        message="The attention kernel does not take this KV: {detail}.",
+        fix="Leave serving.attention_backend to vLLM, or choose another KV dtype.",
+        upstream="vllm 0.33 v1/attention/backends: supports_kv_cache_dtype",
+        fires=_plain_kv,
+        evidence=Evidence.OBSERVED,
+        backends=("vllm",),
+    ),
+    Rule(
+        id="vllm-kernel-page",
+        severity=Severity.ERROR,
+        message="vLLM's attention kernels on a GPU take pages of multiples of 16 tokens, not of {detail}.",
+        fix="Set kv.page_size_tokens to 16, 32 or 64.",
+        upstream="vllm 0.33 v1/attention/backends: get_supported_kernel_block_sizes",
+        fires=_plain_page,
+        evidence=Evidence.OBSERVED,
+        backends=("vllm",),
+    ),
+    Rule(
+        id="vllm-draft-attention-kind",
+        severity=Severity.ERROR,
+        message="A block drafter has grouped-query attention, and {detail} is a kernel for MLA.",
+        fix="Use FLASH_ATTN for the draft, or leave draft_attention_backend out.",
+        upstream="vllm 0.33 v1/attention/backend.py validate_configuration: non-MLA not supported",
+        fires=_draft_kind,
+        evidence=Evidence.OBSERVED,
+        backends=("vllm",),
+        domain=Domain.SPECULATION,
+    ),
+    Rule(
+        id="vllm-draft-kernel-kv-dtype",
+        severity=Severity.ERROR,
+        message="The draft's attention kernel does not take its KV: {detail}.",
+        fix="Set the draft's KV dtype to bfloat16.",
+        upstream="vllm 0.33 v1/attention/backends: supports_kv_cache_dtype",
+        fires=_draft_kv,
+        evidence=Evidence.OBSERVED,
+        backends=("vllm",),
+        domain=Domain.SPECULATION,
+    ),
+    Rule(
+        id="vllm-mla-prefill-kernel",
+        severity=Severity.ERROR,
+        message="The prefill kernel for MLA cannot be used: {detail}.",
+        fix="Leave serving.prefill_attention_backend out.",
+        upstream="vllm 0.33 v1/attention/backends/mla/prefill/selector.py",
+        fires=_prefill_kernel,
+        backends=("vllm",),
+    ),
+    Rule(
         id="vllm-mla-kernel-kv-dtype",
         severity=Severity.ERROR,
         message="The attention kernel does not take this KV: {detail}.",
         fix="Choose another serving.attention_backend (FLASHINFER_MLA on SM100, FLASHMLA on SM90) or KV dtype.",
         upstream="vllm 0.33 v1/attention/backends/mla: supported_kv_cache_dtypes",
         fires=_kv,
+        evidence=Evidence.OBSERVED,
         backends=("vllm",),
     ),
     Rule(
@@ -72,6 +194,7 @@ ATTENTION_RULES: tuple[Rule, ...] = (
         fix="A page size of 64 suits every MLA kernel but CUTLASS_MLA, which wants 128.",
         upstream="vllm 0.33 v1/attention/backends/mla: get_supported_kernel_block_sizes",
         fires=_page,
+        evidence=Evidence.OBSERVED,
         backends=("vllm",),
     ),
     Rule(
@@ -79,8 +202,9 @@ ATTENTION_RULES: tuple[Rule, ...] = (
         severity=Severity.ERROR,
         message="The attention kernel does not run on this GPU: {detail}.",
         fix="Leave serving.attention_backend to the plan.",
-        upstream="vllm 0.33 v1/attention/backends/mla: supports_compute_capability",
+        upstream="vllm 0.33 v1/attention/backends/mla: supports_compute_capability, supports_combination",
         fires=_gpu,
+        evidence=Evidence.OBSERVED,
         backends=("vllm",),
     ),
     Rule(
@@ -90,6 +214,7 @@ ATTENTION_RULES: tuple[Rule, ...] = (
         fix="Leave serving.attention_backend to the plan.",
         upstream="vllm 0.33 v1/attention/backend.py validate_configuration",
         fires=_kind,
+        evidence=Evidence.OBSERVED,
         backends=("vllm",),
     ),
     Rule(

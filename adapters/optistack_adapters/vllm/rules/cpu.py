@@ -7,6 +7,7 @@ from optistack.rules import Evidence, Rule, RuleContext, Severity
 from optistack_adapters.vllm.rules.reading import is_mla, kv_dtype, on_cpu
 
 FP8_HEAD_MULTIPLE = 32
+MLA_PAGE = 16
 
 
 def _host_tier(context: RuleContext) -> bool:
@@ -48,8 +49,35 @@ def _kv_memory(context: RuleContext) -> bool:
 
 
 def _attention_backend(context: RuleContext) -> str | None:
-    word = context.stack.serving.attention_backend.value
-    return word if on_cpu(context) and word is not None and not word.startswith("CPU") else None
+    asked = (context.stack.serving.attention_backend.value, context.stack.speculation.draft_attention_backend.value)
+    others = [word for word in asked if word is not None and not word.startswith("CPU")]
+    return " and ".join(dict.fromkeys(others)) if on_cpu(context) and others else None
+
+
+def _mla_page(context: RuleContext) -> str | None:
+    page = context.stack.kv.page_size_tokens.value
+    return str(page) if on_cpu(context) and is_mla(context) and page not in (None, MLA_PAGE) else None
+
+
+def _mla_passes(context: RuleContext) -> str | None:
+    tokens, longest = context.stack.serving.chunked_prefill_tokens.value, context.stack.serving.context_tokens.value
+    if not on_cpu(context) or not is_mla(context) or tokens is None or longest is None or tokens >= longest:
+        return None
+    return f"{longest} instead of {tokens}"
+
+
+def _graphs(context: RuleContext) -> bool:
+    return on_cpu(context) and context.stack.serving.cuda_graphs.value is True
+
+
+def _switched_off(context: RuleContext) -> str | None:
+    given = [flag for flag in ("--async-scheduling", "--enable-dbo") if context.launch.has(flag)]
+    return " and ".join(given) if on_cpu(context) and given else None
+
+
+def _refused(context: RuleContext) -> str | None:
+    given = [flag for flag in ("--enable-sleep-mode", "--enable-eplb") if context.launch.has(flag)]
+    return " and ".join(given) if on_cpu(context) and given else None
 
 
 CPU_RULES: tuple[Rule, ...] = (
@@ -111,6 +139,7 @@ CPU_RULES: tuple[Rule, ...] = (
         fix="Use a CPU with AMX or a node with GPUs if prefixes are to be reused.",
         upstream="vllm 0.33 platforms/cpu.py check_and_update_config",
         fires=_mla_prefix,
+        evidence=Evidence.OBSERVED,
         backends=("vllm",),
     ),
     Rule(
@@ -130,6 +159,58 @@ CPU_RULES: tuple[Rule, ...] = (
         fix="Leave serving.attention_backend out here.",
         upstream="vllm 0.33 platforms/cpu.py get_attn_backend_cls",
         fires=_attention_backend,
+        evidence=Evidence.OBSERVED,
+        backends=("vllm",),
+    ),
+    Rule(
+        id="vllm-cpu-mla-page",
+        severity=Severity.OVERRIDE,
+        message="vLLM on a CPU takes pages of 16 tokens (--block-size) for MLA models, not of {detail}.",
+        fix="Leave kv.page_size_tokens out here.",
+        upstream="vllm 0.33 platforms/cpu.py check_and_update_config",
+        fires=_mla_page,
+        evidence=Evidence.OBSERVED,
+        backends=("vllm",),
+    ),
+    Rule(
+        id="vllm-cpu-mla-passes",
+        severity=Severity.OVERRIDE,
+        message="Without chunked prefill a pass takes a whole prompt (--max-num-batched-tokens), and vLLM on a CPU has "
+        "none for MLA models: {detail} tokens.",
+        fix="Set serving.chunked_prefill_tokens to serving.context_tokens here.",
+        upstream="vllm 0.33 platforms/cpu.py check_and_update_config",
+        fires=_mla_passes,
+        evidence=Evidence.OBSERVED,
+        backends=("vllm",),
+    ),
+    Rule(
+        id="vllm-cpu-graphs",
+        severity=Severity.OVERRIDE,
+        message="There are no CUDA graphs on a CPU: serving.cuda_graphs is passed over.",
+        fix="Leave serving.cuda_graphs out here.",
+        upstream="vllm 0.33 platforms/cpu.py check_and_update_config",
+        fires=_graphs,
+        evidence=Evidence.OBSERVED,
+        backends=("vllm",),
+    ),
+    Rule(
+        id="vllm-cpu-flags",
+        severity=Severity.OVERRIDE,
+        message="vLLM on a CPU switches {detail} off.",
+        fix="Leave it out here.",
+        upstream="vllm 0.33 platforms/cpu.py check_and_update_config",
+        fires=_switched_off,
+        evidence=Evidence.OBSERVED,
+        backends=("vllm",),
+    ),
+    Rule(
+        id="vllm-cpu-refused-flags",
+        severity=Severity.ERROR,
+        message="vLLM on a CPU refuses {detail}.",
+        fix="Leave it out here.",
+        upstream="vllm 0.33 config/model.py: sleep mode, config/parallel.py: EPLB",
+        fires=_refused,
+        evidence=Evidence.OBSERVED,
         backends=("vllm",),
     ),
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from optistack.errors import nearest
 from optistack.plugin import Domain
 from optistack.rules import Evidence, Rule, RuleContext, Severity
+from optistack.versions import at_least
+from optistack_adapters.vllm.defaults import BLACKWELL
 from optistack_adapters.vllm.rules.reading import is_mla, kv_dtype
 
 _PLAIN = ("float16", "bfloat16")
@@ -49,6 +51,20 @@ def _plain_mismatch(context: RuleContext) -> str | None:
 
 def _scales_file(context: RuleContext) -> str | None:
     return context.stack.kv.scales_file.value
+
+
+def _nvfp4_gpu(context: RuleContext) -> str | None:
+    asked = kv_dtype(context) == "nvfp4" and not is_mla(context) and context.engine.device == "cuda"
+    if not asked or context.node.sm in BLACKWELL:
+        return None
+    head = context.model.attention.head_dim
+    if at_least(context.engine.version, "0.32"):
+        return f"heads of {head} values on SM{context.node.sm}" if head == 64 else None
+    return f"SM{context.node.sm}"
+
+
+def _nvfp4_answers(context: RuleContext) -> bool:
+    return kv_dtype(context) == "nvfp4" and not is_mla(context)
 
 
 KV_RULES: tuple[Rule, ...] = (
@@ -122,5 +138,27 @@ KV_RULES: tuple[Rule, ...] = (
         fires=_scales_file,
         backends=("vllm",),
         domain=Domain.KV,
+    ),
+    Rule(
+        id="vllm-nvfp4-kv-gpu",
+        severity=Severity.ERROR,
+        message="vLLM has no kernels for this NVFP4 KV: {detail}.",
+        fix="Use fp8_e4m3 KV.",
+        upstream="vllm 0.33 v1/attention/backends/flashinfer.py supports_combination, vllm 0.26 needs SM100",
+        fires=_nvfp4_gpu,
+        evidence=Evidence.OBSERVED,
+        backends=("vllm",),
+        domain=Domain.KV,
+    ),
+    Rule(
+        id="vllm-nvfp4-kv-answers",
+        severity=Severity.DEGRADED,
+        message="NVFP4 KV is reported to make vLLM answer with nonsense on a B200.",
+        fix="Use fp8_e4m3 KV, or compare answers with BF16 KV first.",
+        upstream="https://github.com/vllm-project/vllm/issues/55673",
+        fires=_nvfp4_answers,
+        evidence=Evidence.REPORTED,
+        backends=("vllm",),
+        sm=BLACKWELL,
     ),
 )

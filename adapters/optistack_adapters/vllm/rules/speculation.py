@@ -36,11 +36,23 @@ def _slots_before_032(context: RuleContext) -> str | None:
     return f"{limits[0]} - {drafts(context) - 1} x {limits[1]} = {left}" if left <= 0 else None
 
 
+def _slots_of_032(context: RuleContext) -> str | None:
+    return _without_room(context, {"dflash": drafts(context), "dspark": drafts(context) - 1, "draft_model": 1})
+
+
 def _slots(context: RuleContext) -> str | None:
-    limits = _limits(context)
-    if limits is None or limits[0] > drafts(context) + 1:
+    ahead = drafts(context)
+    return _without_room(
+        context,
+        {"dflash": ahead + 1, "dspark": ahead, "draft_model": ahead, "eagle": ahead, "eagle3": ahead, "mtp": ahead},
+    )
+
+
+def _without_room(context: RuleContext, slots: dict[str, int]) -> str | None:
+    limits, needs = _limits(context), slots.get(method(context) or "", 0)
+    if limits is None or limits[0] > needs:
         return None
-    return f"{limits[0]} for {drafts(context)} drafted tokens"
+    return f"{limits[0]} tokens a pass, {needs} slots for {drafts(context)} drafted tokens"
 
 
 def _active(context: RuleContext) -> str | None:
@@ -73,7 +85,7 @@ def _window(context: RuleContext) -> str | None:
 
 def _no_draft(context: RuleContext) -> str | None:
     word = method(context)
-    needs = word in WITH_TARGET_STATES and word != "mtp"
+    needs = word in (*WITH_TARGET_STATES, "draft_model", "medusa", "mlp_speculator") and word != "mtp"
     return word if needs and not context.stack.speculation.draft_checkpoint.is_set else None
 
 
@@ -120,6 +132,17 @@ SPECULATION_RULES: tuple[Rule, ...] = (
         versions="<0.32",
     ),
     Rule(
+        id="vllm-draft-slots-0.32",
+        severity=Severity.ERROR,
+        message="One request with its drafts does not fit into a prefill pass: {detail}.",
+        fix="Raise serving.chunked_prefill_tokens.",
+        upstream="vllm 0.32 config/speculative.py max_num_new_slots_for_drafting",
+        fires=_slots_of_032,
+        evidence=Evidence.OBSERVED,
+        backends=("vllm",),
+        versions=">=0.32,<0.33",
+    ),
+    Rule(
         id="vllm-draft-slots",
         severity=Severity.ERROR,
         message="One request with its drafts does not fit into a prefill pass: {detail}.",
@@ -127,7 +150,7 @@ SPECULATION_RULES: tuple[Rule, ...] = (
         upstream="vllm 0.33 config/vllm.py:2371",
         fires=_slots,
         backends=("vllm",),
-        versions=">=0.32",
+        versions=">=0.33",
     ),
     Rule(
         id="vllm-draft-active-requests",

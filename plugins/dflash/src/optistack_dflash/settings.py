@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from packaging.version import Version
-
 from optistack.context import PlanContext
 from optistack.errors import PlanRefusedError
 from optistack.settings import Serving, Speculation, Value, choose, constrain, suggest
+from optistack.versions import at_least
 from optistack_dflash.draft import Draft, check_fit, read_draft
 from optistack_dflash.options import DFlashOptions
 from optistack_dflash.sizing import charges
@@ -174,7 +173,7 @@ def _context(ctx: PlanContext, draft: Draft) -> Value[int]:
     rope = draft.facts.config.get("rope_parameters") or draft.facts.config.get("rope_scaling") or {}
     kind = str(rope.get("rope_type") or rope.get("type") or "default")
     longest = draft.facts.max_context_tokens
-    if kind in SCALED_ROPES or not longest or Version(ctx.engine.version) < Version("0.33"):
+    if kind in SCALED_ROPES or not longest or not at_least(ctx.engine.version, "0.33"):
         return Value()
     return constrain(
         at_most=longest,

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from packaging.version import Version
-
 from optistack.context import EngineFacts
 from optistack.facts.model import ModelFacts
 from optistack.facts.node import GIB, NodeFacts
 from optistack.memory.kv import bytes_per_token
 from optistack.settings.resolved import ResolvedStack
 from optistack.stack.spec import ParallelSection
+from optistack.versions import at_least
 
 GB = 10**9
 PROCESS_BYTES_A_RANK = 4 * GIB
@@ -117,15 +116,15 @@ class HostRoom:
 
 def host_room(node: NodeFacts, engine: EngineFacts, parallel: ParallelSection) -> HostRoom:
     """The room on ``node``, which is the share of one replica."""
-    sglang, version = engine.backend == "sglang", Version(engine.version)
+    sglang = engine.backend == "sglang"
     own = engine.trait("host_tier_reserve_bytes", 0)
     # vLLM before 0.32 pins a tensor for each layer, and PyTorch rounds each up to a power of two.
-    rounded_up = engine.backend == "vllm" and version < Version("0.32")
+    rounded_up = engine.backend == "vllm" and not at_least(engine.version, "0.32")
     return HostRoom(
         ram_bytes=node.host_ram_bytes,
         reserve_bytes=own + SYSTEM_BYTES + PROCESS_BYTES_A_RANK * parallel.tensor,
         ranks=parallel.tensor,
         overhead=2.0 if rounded_up else 1.0,
         whole_gb=sglang,
-        late_rank=sglang and parallel.tensor > 1 and version >= Version("0.5.18"),
+        late_rank=sglang and parallel.tensor > 1 and at_least(engine.version, "0.5.18"),
     )

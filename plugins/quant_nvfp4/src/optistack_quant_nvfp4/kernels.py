@@ -7,6 +7,7 @@ built for the SM100 family alone (B200: 100, B300: 103), not for SM110 and SM120
 from __future__ import annotations
 
 from optistack.settings import UNSET, Value, suggest
+from optistack.versions import at_least
 from optistack_quant_nvfp4.checkpoint import COMPRESSED_TENSORS, MODELOPT, Recognised
 
 FP4_SM = 100
@@ -39,9 +40,7 @@ VLLM_MOE_SINCE_0_32 = ("b12x", "flashinfer_moe_ep_cutedsl")
 
 def vllm_moe_words(version: str) -> tuple[str, ...]:
     """The MoE backends of vLLM ``version``."""
-    from packaging.version import Version
-
-    return VLLM_MOE if Version(version) < Version("0.32.0.dev0") else (*VLLM_MOE, *VLLM_MOE_SINCE_0_32)
+    return (*VLLM_MOE, *VLLM_MOE_SINCE_0_32) if at_least(version, "0.32") else VLLM_MOE
 
 
 def moe_backend(engine: str, sm: int, found: Recognised) -> Value[str]:

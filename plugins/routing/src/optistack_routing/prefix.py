@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
+from optistack.versions import at_least
+
 if TYPE_CHECKING:
     from optistack.plan.plan import Plan
     from optistack.verify.endpoint import Endpoint
@@ -57,7 +59,5 @@ def pages_left_out(plan: Plan) -> int:
     if method not in _DROP_A_PAGE.get(plan.engine.backend, ()):
         return 1
     if plan.engine.backend == "vllm" and method in _KEEP_IT_SINCE_0_33:
-        from packaging.version import Version
-
-        return 1 if Version(plan.engine.version) >= Version("0.33.0.dev0") else 2
+        return 1 if at_least(plan.engine.version, "0.33") else 2
     return 2

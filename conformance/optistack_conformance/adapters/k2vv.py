@@ -1,0 +1,162 @@
+"""The K2 Vendor Verifier's file format: tool calls against those of a reference server.
+
+The user downloads the samples (``samples.jsonl``, each line a chat request) and the reference's results; neither they
+nor the verifier's code are part of this package. Two figures come out of it:
+
+``tool_call_f1``     of "the answer ends in a tool call", with the reference's answers as the truth
+``schema_accuracy``  of the answers that end in tool calls, the share whose arguments are all valid
+
+A threshold for F1 is not guessed: the reference is run several times, and what it loses against itself is allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from optistack.errors import InputError
+from optistack_conformance.client import CHAT, Client
+from optistack_conformance.outcomes import Outcome
+from optistack_conformance.statistics.paired import FAIL_ALPHA
+
+TOOL_CALLS = "tool_calls"
+ENOUGH_RERUNS = 3
+SCHEMA_ACCURACY = 0.99
+"""Official results have 100%; good vendors have 99% and more."""
+
+
+@dataclass(frozen=True)
+class ToolCallFigures:
+    """``triggered`` answers ended in tool calls; ``valid`` of them have only valid arguments."""
+
+    f1: float
+    precision: float
+    recall: float
+    triggered: int
+    valid: int
+    compared: int
+
+    @property
+    def schema_accuracy(self) -> float:
+        return self.valid / self.triggered if self.triggered else float("nan")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSONL file. Raises InputError naming the line that is none."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.", fix="Download the samples first.") from error
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{path} line {number} is no JSON: {error}.") from error
+        if not isinstance(value, dict):
+            raise InputError(f"{path} line {number} is no object.")
+        found.append(value)
+    return found
+
+
+def run_samples(client: Client, samples: Sequence[Mapping[str, Any]], *, concurrency: int) -> list[dict[str, Any]]:
+    """Send each sample and return results in the verifier's own format, so that its tools read them too."""
+
+    def ask(numbered: tuple[int, Mapping[str, Any]]) -> dict[str, Any]:
+        index, sample = numbered
+        request = {**sample, "messages": [_message(message) for message in sample["messages"]]}
+        request.pop("model", None)
+        request.pop("stream", None)
+        started = time.monotonic()
+        response = client.post(CHAT, **request)
+        body: dict[str, Any] = response.json() if response.status_code == 200 else {"error": response.text[:500]}
+        choice: dict[str, Any] = (body.get("choices") or [{}])[0]
+        finish = choice.get("finish_reason")
+        calls = (choice.get("message") or {}).get("tool_calls") or []
+        return {
+            "data_index": index,
+            "request": request,
+            "response": body,
+            "status": "success" if response.status_code == 200 else "failed",
+            "finish_reason": finish,
+            "tool_calls_valid": all_valid(calls, request.get("tools") or []) if finish == TOOL_CALLS else None,
+            "last_run_at": datetime.now(UTC).isoformat(),
+            "duration_ms": int((time.monotonic() - started) * 1000),
+        }
+
+    return client.parallel(ask, list(enumerate(samples, start=1)), concurrency)
+
+
+def all_valid(calls: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether every call names a tool that was offered and its arguments are JSON that fits its schema."""
+    import jsonschema
+
+    schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
+    for call in calls:
+        try:
+            arguments = call["function"]["arguments"]
+            value = json.loads(arguments) if isinstance(arguments, str) else arguments
+            jsonschema.validate(value, schemas[call["function"]["name"]])
+        except (KeyError, TypeError, ValueError, jsonschema.ValidationError):
+            return False
+    return bool(calls)
+
+
+def compare(reference: Sequence[Mapping[str, Any]], candidate: Sequence[Mapping[str, Any]]) -> ToolCallFigures:
+    """Figures of ``candidate`` with ``reference`` as the truth, over the samples that both answered."""
+    truth = {int(entry["data_index"]): entry["finish_reason"] == TOOL_CALLS for entry in reference if _answered(entry)}
+    ours = {int(entry["data_index"]): entry for entry in candidate if _answered(entry)}
+    common = truth.keys() & ours.keys()
+    calls = {index: ours[index]["finish_reason"] == TOOL_CALLS for index in common}
+    hits = sum(truth[index] and calls[index] for index in common)
+    triggered, expected = sum(calls.values()), sum(truth[index] for index in common)
+    precision = hits / triggered if triggered else 0.0
+    recall = hits / expected if expected else 0.0
+    return ToolCallFigures(
+        f1=2 * precision * recall / (precision + recall) if hits else 0.0,
+        precision=precision,
+        recall=recall,
+        triggered=triggered,
+        valid=sum(bool(ours[index].get("tool_calls_valid")) for index in common if calls[index]),
+        compared=len(common),
+    )
+
+
+def f1_threshold(reruns: Sequence[Sequence[Mapping[str, Any]]]) -> float:
+    """The lowest F1 between the first run of the reference and any other, less the spread of these.
+
+    K2-Thinking's published gate has the same shape: 75.8 the lowest, 76 the mean, 73 accepted. Raises InputError with
+    fewer than 3 runs beside the first.
+    """
+    if len(reruns) < ENOUGH_RERUNS + 1:
+        raise InputError(
+            f"{len(reruns)} runs of the reference do not make a threshold.", fix=f"Run it {ENOUGH_RERUNS + 1} times."
+        )
+    scores = [compare(reruns[0], rerun).f1 for rerun in reruns[1:]]
+    return min(scores) - (max(scores) - min(scores))
+
+
+def judge(figures: ToolCallFigures, threshold: float) -> Outcome:
+    """FAIL below the threshold, or when schema accuracy is below 99% by more than chance; INCONCLUSIVE in between."""
+    from scipy.stats import binomtest
+
+    if not figures.compared or not figures.triggered:
+        return Outcome.INCONCLUSIVE
+    invalid = binomtest(figures.valid, figures.triggered, SCHEMA_ACCURACY, alternative="less").pvalue <= FAIL_ALPHA
+    if figures.f1 < threshold or invalid:
+        return Outcome.FAIL
+    return Outcome.PASS if figures.schema_accuracy >= SCHEMA_ACCURACY else Outcome.INCONCLUSIVE
+
+
+def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The samples call the system's message ``_input``."""
+    return {**message, "role": "system"} if message.get("role") == "_input" else dict(message)
+
+
+def _answered(entry: Mapping[str, Any]) -> bool:
+    return entry.get("status") == "success"

@@ -1,0 +1,120 @@
+"""A client for raw payloads: streams as they come, several requests at once, cancellation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from optistack.errors import CheckFailedError, InputError
+from optistack.verify.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    import httpx
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+DONE = "[DONE]"
+
+
+@dataclass
+class Stream:
+    """A stream that was read to its end: the events in order, and whether it ended with ``[DONE]``."""
+
+    events: list[dict[str, Any]] = field(default_factory=list)
+    done: bool = False
+
+    @property
+    def choices(self) -> list[dict[str, Any]]:
+        return [choice for event in self.events for choice in event.get("choices") or []]
+
+    @property
+    def text(self) -> str:
+        """The text of choice 0 put together, of a completion or of a chat."""
+        return "".join(
+            choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+            for choice in self.choices
+            if choice.get("index", 0) == 0
+        )
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        return [choice["finish_reason"] for choice in self.choices if choice.get("finish_reason")]
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        """The last usage that the stream reported."""
+        return next((event["usage"] for event in reversed(self.events) if event.get("usage")), None)
+
+
+class Client(Endpoint):
+    """An ``Endpoint`` whose payloads stay raw, so that a client library cannot tidy a fault away."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    @cached_property
+    def _served(self) -> str:
+        return super().model()
+
+    def model(self) -> str:
+        return self._served
+
+    def post(self, path: str, **fields: Any) -> httpx.Response:
+        """POST a request body; ``model`` is filled in. Any status is returned."""
+        return self.request("POST", path, json={"model": self.model(), **fields})
+
+    def ask(self, path: str, **fields: Any) -> dict[str, Any]:
+        """The JSON body of a request that must be answered. Raises CheckFailedError when it is not, with the reason."""
+        response = self.post(path, **fields)
+        if response.status_code != 200:
+            raise CheckFailedError(f"{path} answered {response.status_code}: {response.text[:300]}")
+        body = response.json()
+        if not isinstance(body, dict):
+            raise CheckFailedError(f"{path} answered something else than a JSON object.")
+        return body
+
+    @contextmanager
+    def open_stream(self, path: str, **fields: Any) -> Iterator[Iterator[str]]:
+        """The data lines of a stream as they come. Leaving the block early closes the connection: a cancellation."""
+        import httpx
+
+        body = {"model": self.model(), **fields, "stream": True}
+        try:
+            with self._client.stream("POST", path, json=body) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise CheckFailedError(f"{path} answered {response.status_code}: {response.text[:300]}")
+                yield (line[5:].strip() for line in response.iter_lines() if line.startswith("data:"))
+        except httpx.TransportError as error:
+            raise InputError(f"The stream from {self.url}{path} broke: {error}.") from error
+
+    def stream(self, path: str, **fields: Any) -> Stream:
+        """A stream read to its end. Raises CheckFailedError when an event is no JSON object."""
+        result = Stream()
+        with self.open_stream(path, **fields) as lines:
+            for line in lines:
+                if line == DONE:
+                    result.done = True
+                    break
+                try:
+                    event = json.loads(line)
+                except ValueError as error:
+                    raise CheckFailedError(f"A streamed event is no JSON: {line[:200]!r}") from error
+                result.events.append(event)
+        return result
+
+    def parallel(self, work: Callable[[T], R], items: Sequence[T], concurrency: int) -> list[R]:
+        """``work`` done for each item, ``concurrency`` at a time; results in the order of ``items``."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        if concurrency == 1:
+            return [work(item) for item in items]
+        with ThreadPoolExecutor(concurrency) as pool:
+            return list(pool.map(work, items))

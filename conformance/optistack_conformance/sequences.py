@@ -1,0 +1,104 @@
+"""Generations under a known state of the cache, decoded and scored: what tier 1 is judged on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optistack.errors import CheckFailedError
+from optistack_conformance import margin
+from optistack_conformance.cases import chunks, prose, sessions
+from optistack_conformance.margin import ScoredToken
+from optistack_conformance.scoring import Decoded, Position, Scorer, as_scored
+from optistack_conformance.statistics.kl import k3
+
+ATTEMPTS = 20
+TOKENS_A_CHUNK = 64
+NO_PAGE_TOKENS = 64
+CHANCE_TOKENS = 8
+"""Two texts may begin with the same few tokens; where a page is one token, those come from the cache rightly."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A generation with its prefill's view of the same tokens."""
+
+    decoded: Decoded
+    positions: tuple[Position, ...]
+
+    @property
+    def prefill_logprobs(self) -> list[float]:
+        return [position.logprob for position in self.positions]
+
+    @property
+    def kl(self) -> float:
+        """Decode against prefill, k3, in nat."""
+        return k3(self.decoded.logprobs, self.prefill_logprobs)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Generations, and the draft counters' movement meanwhile (None: not counted)."""
+
+    sequences: list[Measured]
+    drafts: float | None = None
+    accepted: float | None = None
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """1 + accepted tokens a draft; the bonus token is counted."""
+        return 1.0 + self.accepted / self.drafts if self.drafts and self.accepted is not None else None
+
+
+def fresh_prompts(scorer: Scorer, *, number: int, page_tokens: int | None, seed: str) -> list[tuple[int, ...]]:
+    """Prompts of sessions that the server has not seen (see :func:`~optistack_conformance.cases.sessions`).
+
+    A server that ran the suite before still holds the first choice; then there is another.
+    """
+    for attempt in range(ATTEMPTS):
+        prompts = sessions(
+            scorer, number=number + 1, page_tokens=page_tokens or NO_PAGE_TOKENS, seed=f"{seed}/{attempt}"
+        )
+        if (scorer.decode(prompts[0], 1).cached_tokens or 0) <= CHANCE_TOKENS:
+            return prompts[1:]
+    raise CheckFailedError(f"{scorer.client.url} says that prompts it has never seen come from its cache.")
+
+
+def measure(scorer: Scorer, prompts: Sequence[tuple[int, ...]], *, max_tokens: int, concurrency: int) -> list[Measured]:
+    """Greedy generations, half of them alone and half in a batch, so that both batch shapes are in; then scored."""
+    half = len(prompts) // 2
+
+    def decode(prompt: tuple[int, ...]) -> Decoded:
+        return scorer.decode(prompt, max_tokens)
+
+    decoded = [decode(prompt) for prompt in prompts[:half]]
+    decoded += scorer.client.parallel(decode, prompts[half:], concurrency)
+    return [Measured(one, scorer.prefill(one.prompt_ids, one.output_ids)) for one in decoded]
+
+
+def prefill_again(scorer: Scorer, measured: Sequence[Measured], *, concurrency: int) -> list[list[float]]:
+    """Log probabilities of the same tokens scored in a batch: against the first scoring, this is the A/A noise."""
+    found = scorer.client.parallel(
+        lambda one: scorer.prefill(one.decoded.prompt_ids, one.decoded.output_ids), measured, concurrency
+    )
+    return [[position.logprob for position in positions] for positions in found]
+
+
+def draw(
+    scorer: Scorer, *, tokens: int, concurrency: int, seed: str, temperature: float = 0.0, top: int = 1
+) -> list[Measured]:
+    """``tokens`` tokens in many short generations of many kinds, in batches; at a temperature, each with its seed."""
+
+    def one(task: tuple[int, int]) -> Measured:
+        number, size = task
+        kind = margin.PROMPTS[number % len(margin.PROMPTS)]
+        ids = scorer.token_ids(f"{prose(f'{seed}/{number}', 1)}\n\n{kind}")
+        decoded = scorer.decode(ids, size, temperature=temperature, seed=number if temperature else None)
+        return Measured(decoded, scorer.prefill(ids, decoded.output_ids, top=top))
+
+    return scorer.client.parallel(one, list(enumerate(chunks(tokens, TOKENS_A_CHUNK))), concurrency)
+
+
+def scored_tokens(measured: Sequence[Measured]) -> list[ScoredToken]:
+    """For :func:`optistack_conformance.margin.judge`."""
+    return [token for number, one in enumerate(measured) for token in as_scored(one.positions, number)]

@@ -1,0 +1,90 @@
+"""JSON by schema and tool calls, whole and streamed."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+
+import jsonschema
+import pytest
+
+from optistack_conformance.client import CHAT, Client, Stream
+from optistack_conformance.outcomes import inconclusive
+from optistack_conformance.tiers.contract.chats import TOOL, TOOL_CHOICE, TOOL_MESSAGES, WEATHER
+
+JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "weather", "schema": WEATHER, "strict": True}}
+TOOLS: dict[str, Any] = {"messages": TOOL_MESSAGES, "tools": [TOOL], "max_tokens": 120, "temperature": 0.0}
+
+
+def _offered(client: Client, **fields: Any) -> dict[str, Any]:
+    """The answer, or a skip when the server was started without this feature (400, 501)."""
+    response = client.post(CHAT, **fields)
+    if response.status_code in (400, 404, 422, 501):
+        pytest.skip(f"the server does not offer this: {response.status_code} {response.text[:160]}")
+    assert response.status_code == 200, f"{response.status_code}: {response.text[:300]}"
+    body: dict[str, Any] = response.json()
+    if body["usage"]["completion_tokens"] >= fields["max_tokens"]:
+        inconclusive(f"the model filled all {fields['max_tokens']} tokens before the JSON was complete")
+    return body
+
+
+def _assembled(stream: Stream) -> list[tuple[str, str]]:
+    """Name and arguments of the tool calls that the deltas make up."""
+    calls: dict[int, dict[str, str]] = defaultdict(lambda: {"name": "", "arguments": ""})
+    for choice in stream.choices:
+        for delta in choice.get("delta", {}).get("tool_calls") or []:
+            function = delta.get("function") or {}
+            calls[delta["index"]]["name"] += function.get("name") or ""
+            calls[delta["index"]]["arguments"] += function.get("arguments") or ""
+    return [(calls[index]["name"], calls[index]["arguments"]) for index in sorted(calls)]
+
+
+def _check_call(name: str, arguments: str) -> None:
+    assert name == "get_weather"
+    try:
+        value = json.loads(arguments)
+    except ValueError as error:
+        pytest.fail(f"the arguments are no JSON ({error}): {arguments!r}", pytrace=False)
+    try:
+        jsonschema.validate(value, WEATHER)
+    except jsonschema.ValidationError as error:
+        pytest.fail(f"the arguments break the schema: {error.message}", pytrace=False)
+
+
+def test_json_schema_is_kept(candidate: Client) -> None:
+    """response_format json_schema gives text that parses and is valid."""
+    body = _offered(candidate, messages=TOOL_MESSAGES, response_format=JSON_SCHEMA, max_tokens=120, temperature=0.0)
+    text = body["choices"][0]["message"]["content"]
+    jsonschema.validate(json.loads(text), WEATHER)
+
+
+def test_named_tool_call(candidate: Client) -> None:
+    """A tool that is asked for by name is called, with arguments that parse and are valid."""
+    message = _offered(candidate, **TOOLS, tool_choice=TOOL_CHOICE)["choices"][0]["message"]
+    calls = message.get("tool_calls") or []
+    assert len(calls) == 1, f"{len(calls)} tool calls"
+    assert calls[0]["type"] == "function"
+    assert calls[0]["id"]
+    _check_call(calls[0]["function"]["name"], calls[0]["function"]["arguments"])
+
+
+def test_streamed_tool_call_assembles(candidate: Client) -> None:
+    """The deltas of a streamed tool call make up the call that comes without a stream."""
+    message = _offered(candidate, **TOOLS, tool_choice=TOOL_CHOICE)["choices"][0]["message"]
+    whole = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or []]
+    streamed = _assembled(candidate.stream(CHAT, **TOOLS, tool_choice=TOOL_CHOICE))
+    assert len(streamed) == 1, f"{len(streamed)} tool calls in the stream"
+    _check_call(*streamed[0])
+    # Compared as values: an engine may write the whole call anew from what it parsed, and so with other white space.
+    values = [[(name, json.loads(arguments)) for name, arguments in calls] for calls in (streamed, whole)]
+    assert values[0] == values[1], f"streamed {streamed}, whole {whole}"
+
+
+def test_required_tool_call(candidate: Client) -> None:
+    """tool_choice required ends in a valid call, and the finish reason says so."""
+    choice = _offered(candidate, **TOOLS, tool_choice="required")["choices"][0]
+    calls = choice["message"].get("tool_calls") or []
+    assert calls, "no tool call"
+    _check_call(calls[0]["function"]["name"], calls[0]["function"]["arguments"])
+    assert choice["finish_reason"] == "tool_calls"

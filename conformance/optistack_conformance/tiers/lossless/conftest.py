@@ -1,0 +1,55 @@
+"""What several cases of tier 1 look at is measured once."""
+
+from __future__ import annotations
+
+import pytest
+
+from optistack_conformance.client import Client
+from optistack_conformance.engine import EngineInfo, draft_counts
+from optistack_conformance.margin import NotScoredError
+from optistack_conformance.scoring import Scorer
+from optistack_conformance.selection import Selection
+from optistack_conformance.sequences import Measured, Run, draw, fresh_prompts, measure
+
+
+@pytest.fixture(scope="package")
+def states(candidate: Client, engine: EngineInfo, selection: Selection) -> dict[str, Run]:
+    """The same prompts when the server has not seen them (``cold``) and when it has (``hit``)."""
+    scorer = _scorer(candidate, engine)
+    sizes = selection.sizes
+    prompts = fresh_prompts(
+        scorer, number=sizes.sequences, page_tokens=engine.page_tokens, seed=f"states/{selection.seed}"
+    )
+    found = {}
+    for state in ("cold", "hit"):
+        before = draft_counts(candidate)
+        sequences = measure(scorer, prompts, max_tokens=sizes.sequence_tokens, concurrency=selection.concurrency)
+        found[state] = _run(sequences, before, draft_counts(candidate))
+    return found
+
+
+@pytest.fixture(scope="package")
+def greedy(candidate: Client, engine: EngineInfo, selection: Selection) -> Run:
+    """Many greedy tokens after prompts of many kinds."""
+    scorer = _scorer(candidate, engine)
+    before = draft_counts(candidate)
+    sequences = draw(
+        scorer,
+        tokens=selection.sizes.greedy_tokens,
+        concurrency=selection.concurrency,
+        seed=f"greedy/{selection.seed}",
+    )
+    return _run(sequences, before, draft_counts(candidate))
+
+
+def _run(sequences: list[Measured], before: tuple[float, float] | None, after: tuple[float, float] | None) -> Run:
+    if before is None or after is None:
+        return Run(sequences)
+    return Run(sequences, drafts=after[0] - before[0], accepted=after[1] - before[1])
+
+
+def _scorer(candidate: Client, engine: EngineInfo) -> Scorer:
+    try:
+        return Scorer(candidate, engine.name)
+    except NotScoredError as error:
+        pytest.skip(error.message)

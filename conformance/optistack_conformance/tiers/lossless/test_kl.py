@@ -1,0 +1,103 @@
+"""The same tokens as decode and as prefill, under each state of the cache, and on the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from optistack_conformance.cases import Measure, prose
+from optistack_conformance.client import Client
+from optistack_conformance.engine import EngineInfo, tier_hits
+from optistack_conformance.reference import Reference
+from optistack_conformance.scoring import Scorer
+from optistack_conformance.selection import Selection
+from optistack_conformance.sequences import Run
+from optistack_conformance.sequences import measure as measure_sequences
+from optistack_conformance.statistics.kl import ceiling, judge_kl, k3
+
+CHEAP_EVICTION_TOKENS = 20_000
+
+
+def test_kl_of_cold_cache(
+    states: dict[str, Run], recorded: Reference | None, kv_dtype: str | None, measure: Measure
+) -> None:
+    """Without a cached prefix, decode gives the log probabilities that a prefill of the same tokens gives."""
+    floor = recorded.decode_floor if recorded is not None else None
+    _judge(measure, [one.kl for one in states["cold"].sequences], floor, ceiling(kv_dtype))
+
+
+def test_kl_of_prefix_hit(states: dict[str, Run], kv_dtype: str | None, measure: Measure) -> None:
+    """With the prefix from the cache too, no farther off than without."""
+    cold, hit = states["cold"].sequences, states["hit"].sequences
+    cached = [one.decoded.cached_tokens for one in hit]
+    if not any(cached):
+        measure.summary("the server reports no cached tokens; the second pass is judged all the same")
+    _judge(measure, [one.kl for one in hit], [one.kl for one in cold], ceiling(kv_dtype))
+
+
+def test_kl_of_tier_hit(
+    states: dict[str, Run],
+    scorer: Scorer,
+    candidate: Client,
+    engine: EngineInfo,
+    selection: Selection,
+    kv_dtype: str | None,
+    measure: Measure,
+) -> None:
+    """With the prefix from a tier below the device (after it was evicted there), no farther off than without."""
+    capacity = engine.kv_tokens
+    if not selection.tier_expected and (capacity is None or capacity > CHEAP_EVICTION_TOKENS):
+        pytest.skip("no cache tier is expected, and filling the device to look for one takes long")
+    if capacity is None:
+        pytest.skip("the server does not say how many KV tokens fit on the device")
+    cold = states["cold"].sequences
+    _evict(scorer, capacity, selection)
+    before = tier_hits(candidate)
+    found = measure_sequences(
+        scorer,
+        [one.decoded.prompt_ids for one in cold],
+        max_tokens=selection.sizes.sequence_tokens,
+        concurrency=selection.concurrency,
+    )
+    moved = tier_hits(candidate) - before
+    measure.figure("tokens from the tier", moved, "tokens")
+    if moved <= 0:
+        if selection.tier_expected:
+            pytest.fail("the stack has a cache tier, but no token came from one after the device was filled")
+        pytest.skip("no token came from a tier after the device was filled")
+    _judge(measure, [one.kl for one in found], [one.kl for one in cold], ceiling(kv_dtype))
+
+
+def test_kl_against_baseline(
+    scorer: Scorer, reference: Reference, selection: Selection, kv_dtype: str | None, measure: Measure
+) -> None:
+    """The baseline's own tokens get the baseline's log probabilities from the candidate."""
+    if selection.lossy is not None:
+        pytest.skip(f"the candidate may differ ({selection.lossy}); tier 2 judges by how much")
+    if not reference.sequences:
+        pytest.skip("the baseline cannot score tokens")
+    values = [
+        k3(one.prefill_logprobs, [position.logprob for position in scorer.prefill(one.prompt_ids, one.output_ids)])
+        for one in reference.sequences
+    ]
+    _judge(measure, values, reference.prefill_floor, ceiling(kv_dtype))
+
+
+def _judge(measure: Measure, values: Sequence[float], floor: Sequence[float] | None, bound: float) -> None:
+    verdict = judge_kl(values, floor, bound)
+    measure.figure("KL (k3)", verdict.mean, "nat", at_most=verdict.threshold, floor=verdict.floor, n=verdict.n)
+    noise = f"A/A p95 {verdict.floor:.2g}" if verdict.floor is not None else "no A/A"
+    measure.settle(verdict.outcome, f"{verdict.mean:.2g} nat over {verdict.n} sequences, {noise}")
+
+
+def _evict(scorer: Scorer, capacity: int, selection: Selection) -> None:
+    """Fill the device with other prompts."""
+    length = max(256, min(2048, capacity // 8))
+    text = scorer.token_ids(prose(f"filler/{selection.seed}", 24))
+
+    def fill(number: int) -> None:
+        head = scorer.token_ids(f"Filler number {number}:")
+        scorer.decode((*head, *(text * (length // len(text) + 1)))[:length], 1)
+
+    scorer.client.parallel(fill, range(capacity // length + 2), 2)

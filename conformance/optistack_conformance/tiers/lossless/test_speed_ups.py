@@ -1,0 +1,72 @@
+"""What a lossless plugin is there for still happens: drafts are accepted, prefixes are found."""
+
+from __future__ import annotations
+
+import pytest
+
+from optistack_conformance.cases import Measure
+from optistack_conformance.engine import EngineInfo
+from optistack_conformance.outcomes import Outcome
+from optistack_conformance.selection import Selection
+from optistack_conformance.sequences import CHANCE_TOKENS, Run
+
+KEPT = 0.95
+ENOUGH_DRAFTS = 200
+
+
+def test_acceptance_length_is_that_of_the_reference(greedy: Run, selection: Selection, measure: Measure) -> None:
+    """The acceptance length is at least 0.95 of the one that the drafter reaches elsewhere."""
+    if selection.acceptance_reference is None:
+        pytest.skip("no reference is given (acceptance_reference)")
+    length = greedy.acceptance_length
+    if length is None:
+        pytest.skip("the server counts no drafts")
+    bound = KEPT * selection.acceptance_reference
+    measure.figure("acceptance length", length, "tokens", at_least=bound, n=int(greedy.drafts or 0))
+    reason = f"{length:.2f} tokens over {greedy.drafts:g} drafts, reference {selection.acceptance_reference:g}"
+    measure.settle(_judged(length >= bound, greedy.drafts), reason)
+
+
+def test_acceptance_length_survives_a_prefix_hit(states: dict[str, Run], measure: Measure) -> None:
+    """On a cached prefix drafts are accepted as on a fresh one, 0.95 of it at least."""
+    cold, warm = (states[state].acceptance_length for state in ("cold", "hit"))
+    if cold is None or warm is None:
+        pytest.skip("the server counts no drafts")
+    drafts = states["hit"].drafts
+    measure.figure("warm / cold acceptance length", warm / cold, at_least=KEPT, n=int(drafts or 0))
+    measure.settle(_judged(warm / cold >= KEPT, drafts), f"{warm:.2f} warm, {cold:.2f} cold, {drafts:g} drafts")
+
+
+def test_cached_tokens_of_a_repeated_prompt(states: dict[str, Run], engine: EngineInfo, measure: Measure) -> None:
+    """A prompt that was just served comes from the cache but for its last page.
+
+    But for two where drafts are made: some versions drop the trailing block then (1,193 tokens with pages of 128 on
+    vLLM 0.32: 1,152 cached, 1,024 with dflash).
+    """
+    if engine.page_tokens is None:
+        pytest.skip("the server does not say its page size")
+    cached = [one.decoded.cached_tokens for one in states["hit"].sequences]
+    if all(tokens is None for tokens in cached):
+        pytest.skip("the server does not report cached tokens (vLLM: --enable-prompt-tokens-details)")
+    missing = [len(one.decoded.prompt_ids) - (one.decoded.cached_tokens or 0) for one in states["hit"].sequences]
+    allowed = engine.page_tokens * (2 if engine.speculative else 1)
+    measure.figure("prompt tokens computed again", max(missing), "tokens", at_most=allowed, n=len(missing))
+    length = len(states["hit"].sequences[0].decoded.prompt_ids)
+    text = f"at most {max(missing)} of {length} tokens, page {engine.page_tokens}"
+    measure.settle(Outcome.PASS if max(missing) <= allowed else Outcome.FAIL, text)
+
+
+def test_new_prompts_share_no_prefix(states: dict[str, Run], measure: Measure) -> None:
+    """A prompt whose first page is new gets nothing from the cache, though its later pages were seen in another."""
+    cached = [one.decoded.cached_tokens for one in states["cold"].sequences]
+    if all(tokens is None for tokens in cached):
+        pytest.skip("the server does not report cached tokens (vLLM: --enable-prompt-tokens-details)")
+    largest = max(tokens or 0 for tokens in cached)
+    measure.figure("cached tokens of a new prompt", largest, "tokens", at_most=CHANCE_TOKENS, n=len(cached))
+    measure.settle(Outcome.PASS if largest <= CHANCE_TOKENS else Outcome.FAIL, f"at most {largest} tokens")
+
+
+def _judged(kept: bool, drafts: float | None) -> Outcome:
+    if kept:
+        return Outcome.PASS
+    return Outcome.FAIL if (drafts or 0) >= ENOUGH_DRAFTS else Outcome.INCONCLUSIVE

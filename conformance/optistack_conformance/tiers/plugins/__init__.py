@@ -1,0 +1,1 @@
+"""Cases of this part; see the package ``tiers``."""

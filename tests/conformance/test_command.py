@@ -1,0 +1,70 @@
+"""``optistack conformance`` and the pytest plugin, as programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from optistack.cli.run import run
+from optistack_conformance.faults.catalog import Fault
+from optistack_conformance.faults.server import FaultyServer
+
+
+def test_pass_is_0_with_json_html_and_junit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    html, junit = tmp_path / "report.html", tmp_path / "junit.xml"
+    with FaultyServer() as server:
+        words = ["conformance", "--endpoint", server.url, "--tier", "0"]
+        code = run([*words, "--html", str(html), "--junit", str(junit), "--json"])
+    value = json.loads(capsys.readouterr().out)
+    assert (code, value["verdict"], value["tiers"]) == (0, "pass", {"contract": "pass"})
+    assert html.read_text().startswith("<!doctype html>")
+    assert junit.read_text().count("<testcase") == len(value["results"])
+
+
+def test_fail_is_1_and_names_the_case(capsys: pytest.CaptureFixture[str]) -> None:
+    with FaultyServer(Fault.WRONG_USAGE) as server:
+        code = run(["conformance", "--endpoint", server.url, "--tier", "0"])
+    assert code == 1
+    assert "contract/usage-adds-up" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "What is to be checked?"),
+        (["--endpoint", "http://127.0.0.1:1"], "No engine answers"),
+        (["--endpoint", "http://127.0.0.1:1", "--profile", "slow"], "--profile slow"),
+        (["--endpoint", "u", "--baseline", "v", "--baseline-file", "w"], "There are two baselines"),
+        (["--stack", "x.yaml", "--record", "b.json"], "Only a server can be recorded"),
+    ],
+)
+def test_wrong_input_is_2_and_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["conformance", *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def _pytest(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "pytest", "-p", "optistack_conformance.pytest_plugin", "-p", "no:cacheprovider"]
+    return subprocess.run([*command, *words], capture_output=True, text=True, cwd=folder, env=environment)
+
+
+def test_the_pytest_plugin_is_a_gate(tmp_path: Path) -> None:
+    words = ("--pyargs", "optistack_conformance", "--conformance", "tiers=0", "-q")
+    with FaultyServer() as clean:
+        good = _pytest(*words, "--endpoint", clean.url, folder=tmp_path)
+    with FaultyServer(Fault.DROPPED_TOKEN) as broken:
+        bad = _pytest(*words, "--endpoint", broken.url, folder=tmp_path)
+    assert good.returncode == 0, good.stdout
+    assert bad.returncode == 1, bad.stdout
+
+
+def test_the_plugin_asks_for_an_endpoint_and_leaves_other_tests_alone(tmp_path: Path) -> None:
+    assert "needs --endpoint" in _pytest("--pyargs", "optistack_conformance", folder=tmp_path).stderr
+    (tmp_path / "test_mine.py").write_text("def test_mine():\n    pass\n")
+    assert _pytest(folder=tmp_path).returncode == 0
