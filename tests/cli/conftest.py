@@ -109,6 +109,7 @@ class SmallBackend:
     distributions = ("small",)
     supported = ">=1"
     default_version = "1.0"
+    snapshots: Path | None = None
     claims = ""
     fails = ""
     dies = ""

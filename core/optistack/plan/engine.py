@@ -10,6 +10,7 @@ from optistack.context import EngineFacts
 from optistack.engines.environment import EngineEnvironment, installed_engines
 from optistack.engines.probe import EngineProbe, probe_engine
 from optistack.engines.progress import SILENT, Progress
+from optistack.engines.snapshots import read_snapshot, snapshot_versions
 from optistack.errors import InputError
 from optistack.stack.spec import StackSpec
 from optistack.versions import within
@@ -17,20 +18,26 @@ from optistack.versions import within
 
 @dataclass(frozen=True)
 class Engine:
-    """The engine of a plan. ``probe`` is what its own environment says; ``None`` when it is not on this machine."""
+    """The engine of a plan.
+
+    ``probe`` is what its own environment says; ``None`` when it is not on this machine. ``snapshot`` is then what was
+    written down of that version, if it was, and ``snapshots`` the versions of which something was.
+    """
 
     facts: EngineFacts
     probe: EngineProbe | None
     env: dict[str, str]
+    snapshot: EngineProbe | None = None
+    snapshots: tuple[str, ...] = ()
 
 
 def find_engine(spec: StackSpec, backend: Backend, device: str, *, progress: Progress = SILENT) -> Engine:
     """The engine for ``spec`` on ``device`` (``cuda`` or ``cpu``).
 
     In this order: the Python that the stack names; an environment that ``optistack engine install`` made for this
-    device; otherwise the version that the stack names, or the adapter's default, whose flags cannot be checked here.
-    Raises InputError for an environment without the engine, a broken one, a version that is not supported, or
-    another one than the stack names.
+    device; otherwise the version that the stack names, or the adapter's default, with its snapshot if there is one.
+    Raises InputError for an environment without the engine, a broken one, a version that is not supported, or another
+    one than the stack names.
     """
     if spec.engine.python is not None:
         engine = _probed(backend, device, Path(spec.engine.python), {}, progress)
@@ -41,7 +48,9 @@ def find_engine(spec: StackSpec, backend: Backend, device: str, *, progress: Pro
         return _probed(backend, device, environment.python, environment.env, progress)
     version = spec.engine.version or backend.default_version
     _check_supported(version, backend)
-    return Engine(backend.facts(version, device), None, {})
+    snapshot = read_snapshot(backend.snapshots, backend.name, version)
+    known = () if snapshot else tuple(snapshot_versions(backend.snapshots, backend.name))
+    return Engine(backend.facts(version, device), None, {}, snapshot, known)
 
 
 def _environment(spec: StackSpec, backend: Backend, device: str) -> EngineEnvironment | None:

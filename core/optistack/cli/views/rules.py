@@ -60,4 +60,4 @@ def refusal(plan: Plan) -> tuple[str, str]:
     if not problems and plan.preflight is not None:
         by = f" (rule {', '.join(plan.preflight.explained_by)})" if plan.preflight.explained_by else ""
         return f"The engine rejects this launch: {plan.preflight.message.rstrip('.')}.{by}", "Change what it names."
-    return f"The installed engine does not take this launch: {problems[0]}", "Use a version that does, or change it."
+    return f"The engine does not take this launch: {problems[0]}", "Use a version that does, or change it."
