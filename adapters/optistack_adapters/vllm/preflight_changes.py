@@ -35,7 +35,7 @@ def _changes(launch: Launch, stack: ResolvedStack, outcome: Outcome) -> Iterator
     for name, asked in outcome.asked.items():
         if name in outcome.resolved and name not in OURS:
             becomes = outcome.resolved[name]
-            if not alike(asked, becomes):
+            if not alike(asked, becomes) and not _narrowed(name, asked, becomes):
                 yield _change(arguments, name, asked, becomes, outcome)
     for place, (flag, name) in _CEILINGS.items():
         asked, becomes = outcome.asked.get(name), outcome.settled.get(place)
@@ -90,6 +90,11 @@ def alike(asked: Any, becomes: Any) -> bool:
     if isinstance(asked, dict) and isinstance(becomes, dict):
         return all(key in becomes and alike(value, becomes[key]) for key, value in asked.items())
     return _normal(asked) == _normal(becomes)
+
+
+def _narrowed(name: str, asked: Any, becomes: Any) -> bool:
+    """``modelopt`` becomes ``modelopt_fp4``: the same, said more exactly."""
+    return name == "quantization" and str(becomes).startswith(f"{asked}_")
 
 
 def _normal(value: Any) -> str:

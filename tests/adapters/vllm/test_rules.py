@@ -10,23 +10,11 @@ from typing import Any
 import pytest
 from tests.adapters.vllm.rule_cases import CASES, DFLASH, Options
 
-from optistack.facts.model import ModelFacts, Quantization
+from optistack.facts.model import ModelFacts
 from optistack.plugin import Domain
 from optistack.rules import Severity, evaluate
 from optistack.settings import Serving, Speculation
 from optistack_adapters.vllm import backend
-
-
-@pytest.fixture
-def models(kimi: ModelFacts, small: ModelFacts) -> dict[str, ModelFacts]:
-    scheme = Quantization(method="compressed-tensors", algo=("nvfp4-pack-quantized",), kv_cache_algo="FP8")
-    odd = small.attention.model_copy(update={"head_dim": 80})
-    return {
-        "kimi": kimi,
-        "small": small,
-        "kimi-ct": kimi.model_copy(update={"quantization": scheme}),
-        "odd-head": small.model_copy(update={"attention": odd}),
-    }
 
 
 @pytest.mark.parametrize(("rule", "model", "settings", "on", "calm", "calm_on"), CASES, ids=[c[0] for c in CASES])

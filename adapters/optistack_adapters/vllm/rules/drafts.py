@@ -16,14 +16,20 @@ _EXPLICIT = ("eagle", "eagle3", "dflash", "dspark")
 """Methods that vLLM keeps when they are given; it takes any other from the draft's path first."""
 
 _WORDS = (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("dspark", "dspark"))
-_WITHOUT_MODEL = ("ngram", "ngram_gpu", "suffix", "medusa")
+_WITHOUT_MODEL = ("ngram", "ngram_gpu", "suffix")
 _MTP_KEYS = re.compile(r"nextn|mtp")
 _DFLASH = re.compile(r"^DFlash|DFlash|LiLiCorr|MuseGlimmer")
 
 
+def _no_tokens(context: RuleContext) -> str | None:
+    word = method(context)
+    counted = word not in (None, "mtp", "suffix")
+    return word if counted and not context.stack.speculation.num_draft_tokens.is_set else None
+
+
 def _from_path(context: RuleContext) -> str | None:
     word, draft = method(context), context.stack.speculation.draft_checkpoint.value
-    if word is None or draft is None or word in (*_EXPLICIT, *_WITHOUT_MODEL):
+    if word is None or draft is None or word in (*_EXPLICIT, *_WITHOUT_MODEL, "medusa"):
         return None
     found = next((other for part, other in _WORDS if part in draft.lower()), None)
     return f"{draft} makes it {found}, not {word}" if found else None
@@ -86,6 +92,17 @@ def _cpu_sampling(context: RuleContext) -> bool:
 
 
 DRAFT_RULES: tuple[Rule, ...] = (
+    Rule(
+        id="vllm-draft-tokens",
+        severity=Severity.ERROR,
+        message="vLLM has to be told how many tokens {detail} drafts in a step.",
+        fix="Set num_draft_tokens of the speculation plugin.",
+        upstream="vllm 0.33 config/speculative.py:1948",
+        fires=_no_tokens,
+        evidence=Evidence.OBSERVED,
+        backends=("vllm",),
+        domain=Domain.SPECULATION,
+    ),
     Rule(
         id="vllm-method-from-path",
         severity=Severity.OVERRIDE,

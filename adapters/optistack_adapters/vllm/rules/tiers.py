@@ -184,8 +184,8 @@ TIER_RULES: tuple[Rule, ...] = (
         id="vllm-lmcache-server",
         severity=Severity.NOTE,
         message="LMCache runs as a server of its own, by default at tcp://localhost:5555, and the sizes of both tiers "
-        "are that server's; vLLM does not pass them on.",
-        fix="Start the LMCache server first and give it the sizes.",
+        "are that server's; vLLM does not pass them on, and does not start without the package lmcache beside it.",
+        fix="Install lmcache in the engine's environment, start the LMCache server first and give it the sizes.",
         upstream="vllm 0.33 config/vllm.py:1176",
         fires=_lmcache,
         backends=("vllm",),
