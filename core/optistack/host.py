@@ -122,7 +122,11 @@ class Host:
                 f"Plugin {name} is switched off.", fix=f"Take it out of --no-plugin or {DISABLE_VARIABLE}."
             )
         hint = nearest(name, self._plugins)
-        fix = hint if hint.startswith("Did") else f"{hint} Install it with: pip install optistack-{name}".strip()
+        fix = (
+            hint
+            if hint.startswith("Did")
+            else f"{hint} Install the distribution that brings it, optistack-{name}.".strip()
+        )
         raise InputError(f"No plugin is called {name!r}.", fix=fix)
 
     def select(self, names: Iterable[str]) -> list[Plugin]:

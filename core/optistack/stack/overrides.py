@@ -82,4 +82,6 @@ def _assignment(text: str, used: Collection[str], installed: Collection[str]) ->
 
 def _install(name: str, installed: Collection[str]) -> str:
     hint = nearest(name, installed)
-    return hint if hint.startswith("Did") else f"{hint} Install it with: pip install optistack-{name}".strip()
+    return (
+        hint if hint.startswith("Did") else f"{hint} Install the distribution that brings it, optistack-{name}.".strip()
+    )
