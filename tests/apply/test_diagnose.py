@@ -109,6 +109,20 @@ CASES: dict[str, tuple[str, int | None, str]] = {
         1,
         "OSError: [Errno 98] Address already in use",
     ),
+    "vLLM: the engine core goes away, and nobody says why": (
+        """
+        (APIServer pid=40) ERROR 11-30 00:41:55 [async_llm.py:906] AsyncLLM output_handler failed.
+        (APIServer pid=40) ERROR 11-30 00:41:55 [async_llm.py:906] Traceback (most recent call last):
+        (APIServer pid=40) ERROR 11-30 00:41:55 [async_llm.py:906]   File "core_client.py", line 1235, in get_output
+        (APIServer pid=40) ERROR 11-30 00:41:55 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: see above
+        INFO:     Finished server process [40]
+        nanobind: leaked 514 functions!
+         - leaked function "create_sin"
+         - ... skipped remainder
+        """,
+        0,
+        "it exited with code 0; its log ends with: EngineDeadError: see above",
+    ),
     "SGLang: the scheduler fails, the others are ended by SIGQUIT and SIGKILL": (
         """
         [2026-11-29 23:00:20] server_args=ServerArgs(model_path='/m')

@@ -71,7 +71,9 @@ def test_a_log_is_capped_while_it_is_written_to(folder: DeploymentFolder) -> Non
 
 def test_the_end_of_a_log_is_read_by_whole_lines(folder: DeploymentFolder) -> None:
     assert read_log(folder, "engine") == "" and last_line(folder, "engine") == ""
-    folder.log_file("engine").write_bytes(b"one\ntwo \xff\nthree\n \n")
-    assert read_log(folder, "engine", last_bytes=12) == "three\n \n"
-    assert read_log(folder, "engine") == "one\ntwo \ufffd\nthree\n \n"
+    folder.log_file("engine").write_bytes(b"one\ntwo \xff\n(A pid=7) three\n  more\n(A pid=7) \n")
+    assert read_log(folder, "engine", last_bytes=20) == "  more\n(A pid=7) \n"
+    assert read_log(folder, "engine").startswith("one\ntwo \ufffd\n(A")
     assert last_line(folder, "engine") == "three"
+    assert read_log(folder, "engine", after_bytes=10) == "(A pid=7) three\n  more\n(A pid=7) \n"
+    assert read_log(folder, "engine", after_bytes=1000).startswith("one\n")

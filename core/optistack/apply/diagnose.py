@@ -50,7 +50,9 @@ _ABORT = re.compile(r"^\s*what\(\):\s+(?P<reason>.+)")
 # In the words of vLLM ("{'EngineCore': -9}") and of SGLang ("exit code: -9").
 _CHILD_KILLED = re.compile(r"(?:Failed core proc.*': |exit code:? )-9\b")
 # Printed at the end of nearly every run, whatever happened.
-_CHATTER = re.compile(r"resource_tracker|destroy_process_group|warnings\.warn|Warning: ")
+_CHATTER = re.compile(
+    r"resource_tracker|destroy_process_group|warnings\.warn|Warning: |nanobind|^ - (?:leaked|\.\.\.) "
+)
 
 _OUT_OF_MEMORY = "if nobody did that, the machine or its control group ran out of memory (`dmesg` says so)"
 
@@ -67,6 +69,7 @@ def start_failure(log_text: str, exit_code: int | None, *, patterns: Sequence[st
     if reason:
         return reason
     said = [line.text for line in lines if line.text.strip() and not _CHATTER.search(line.text)]
+    said += [str(raised) for chain in chains(lines) for raised in chain.raised]  # those that only point at others
     ends = f"its log ends with: {shorten(said[-1].strip())}" if said else "its log is empty"
     if exit_code is None:
         return ends[0].upper() + ends[1:]

@@ -77,7 +77,7 @@ def clean_up(folder: DeploymentFolder, deployment_id: str) -> None:
     if state.get("id") != deployment_id or state.get("phase") in ("stopped", "failed"):
         return
     asked_to_stop = state["phase"] == "stopping" and not state.get("reason")
-    state["phase"] = "stopped" if asked_to_stop else "failed"
+    state |= {"phase": "stopped" if asked_to_stop else "failed", "members": []}
     if not asked_to_stop and not state.get("reason"):
         state["reason"] = "its supervisor was killed or crashed; supervisor.log may say why"
     folder.write("state.json", json.dumps(state, indent=1))

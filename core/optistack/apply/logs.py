@@ -12,6 +12,7 @@ import os
 import shutil
 from pathlib import Path
 
+from optistack.apply.diagnose import without_prefix
 from optistack.apply.folder import DeploymentFolder
 
 CAP_BYTES = 64 << 20
@@ -40,19 +41,28 @@ def cap_log(folder: DeploymentFolder, process_name: str, *, cap_bytes: int = CAP
     os.truncate(log, 0)
 
 
-def read_log(folder: DeploymentFolder, process_name: str, *, last_bytes: int = READ_BYTES) -> str:
-    """The last ``last_bytes`` of the current part, as text; a line that is cut at the front is left out."""
+def log_size_bytes(folder: DeploymentFolder, process_name: str) -> int:
+    """Of the current part."""
+    return folder.log_file(process_name).stat().st_size
+
+
+def read_log(folder: DeploymentFolder, process_name: str, *, last_bytes: int = READ_BYTES, after_bytes: int = 0) -> str:
+    """The last ``last_bytes`` of the current part, as text; a line that is cut at the front is left out.
+
+    ``after_bytes`` leaves out what the log held when it was that long, unless it was cut since.
+    """
     try:
         with folder.log_file(process_name).open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - last_bytes))
+            start = after_bytes if after_bytes <= size else 0
+            file.seek(max(start, size - last_bytes))
             text = file.read().decode("utf-8", errors="replace")
     except FileNotFoundError:
         return ""
-    return text if size <= last_bytes else text.partition("\n")[2]
+    return text if size - start <= last_bytes else text.partition("\n")[2]
 
 
 def last_line(folder: DeploymentFolder, process_name: str) -> str:
-    """The newest line that says something, without its newline."""
-    lines = (line.strip() for line in reversed(read_log(folder, process_name, last_bytes=4096).splitlines()))
-    return next((line for line in lines if line), "")
+    """What the newest line says, without its prefix. Blank lines and those that continue another are passed over."""
+    lines = map(without_prefix, reversed(read_log(folder, process_name, last_bytes=4096).splitlines()))
+    return next((line for line in lines if line and not line[0].isspace()), "")

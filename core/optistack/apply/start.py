@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from optistack.apply.deployment import POLL_S, Deployment, await_release, end, folder_of, list_deployments, sweep
-from optistack.apply.diagnose import without_prefix
 from optistack.apply.folder import DeploymentFolder
 from optistack.apply.guardian import COMMIT, command, keeper_environment
 from optistack.apply.launch import DeploymentSpec, ProcessSpec
@@ -187,7 +186,7 @@ def _wait_until_ready(deployment: Deployment, on_progress: Callable[[Progress], 
         if on_progress is not None and elapsed_s >= next_told_s:
             next_told_s = elapsed_s + PROGRESS_S
             waiting = [process.name for process in state.processes if not process.ready]
-            line = without_prefix(last_line(deployment.folder, waiting[0])) if waiting else ""
+            line = last_line(deployment.folder, waiting[0]) if waiting else ""
             on_progress(Progress(elapsed_s, len(state.processes) - len(waiting), len(state.processes), line))
         time.sleep(POLL_S)
 

@@ -29,7 +29,7 @@ from optistack.apply.diagnose import start_failure
 from optistack.apply.folder import DeploymentFolder
 from optistack.apply.guardian import COMMIT, command, keeper_environment
 from optistack.apply.launch import DeploymentSpec, ProcessSpec
-from optistack.apply.logs import cap_log, read_log
+from optistack.apply.logs import cap_log, log_size_bytes, read_log
 from optistack.apply.processes import ProcessId, adopt_orphans, descendants, identify, kill_all, send
 from optistack.apply.state import Phase, State, write_state
 
@@ -50,6 +50,7 @@ class Supervisor:
         self.guardian_pid = guardian_pid
         self.guardian_delay_s = GUARDIAN_DELAYS_S[0]
         self.running: dict[int, tuple[ProcessSpec, subprocess.Popen[bytes]]] = {}
+        self.log_when_ready_bytes: dict[str, int] = {}
         self.loop = asyncio.get_running_loop()
         self.verdict: asyncio.Future[tuple[Phase, str]] = self.loop.create_future()
         self.hurry = False
@@ -127,6 +128,7 @@ class Supervisor:
             waited = f"{process.ready_url} did not answer 200 within {process.ready_timeout_s:g} s"
             self._end(Phase.FAILED, f"{process.name} was not ready in time: {waited}. {self._diagnose(process, None)}")
             return
+        self.log_when_ready_bytes[process.name] = log_size_bytes(self.folder, process.name)
         self._record_process(process.name, ready=True)
         if all(p.ready for p in self.state.processes):
             self._record(phase=Phase.READY, ready_at=datetime.now(UTC))
@@ -149,7 +151,9 @@ class Supervisor:
             self._end(Phase.FAILED, f"{process.name} {when}: {self._diagnose(process, exit_code)}")
 
     def _diagnose(self, process: ProcessSpec, exit_code: int | None) -> str:
-        return start_failure(read_log(self.folder, process.name), exit_code, patterns=process.cause_patterns)
+        # Exceptions from before it was ready were no obstacle.
+        log = read_log(self.folder, process.name, after_bytes=self.log_when_ready_bytes.get(process.name, 0))
+        return start_failure(log, exit_code, patterns=process.cause_patterns)
 
     async def _watch(self) -> None:
         while True:

@@ -34,11 +34,11 @@ class Ready:
 def from_stack(chosen: Choice, progress: Progress, *, allow_degraded: bool, preflight: bool) -> Ready:
     """Plan the stack. Raises PlanRefusedError when the plan is refused."""
     workplace = open_stack(chosen)
-    plan = workplace.plan(allow_degraded=allow_degraded, preflight=preflight, progress=progress)
-    if plan.refused:
-        message, fix = refusal(plan)
-        raise PlanRefusedError(message, fix=f"{fix} `optistack plan` shows the whole plan.".strip())
+    plan = workplace.plan(allow_degraded=allow_degraded, progress=progress)
+    _require_accepted(plan)
     python = plan.engine.python
+    if preflight:
+        plan = _asked(plan, plan.engine.python, workplace.backend, progress)
     env = next((engine.env for engine in installed_engines() if str(engine.python) == python), {})
     return Ready(plan, workplace.host, workplace.backend, python, env)
 
@@ -49,9 +49,9 @@ def from_lock(path: Path, chosen: Choice, progress: Progress, *, preflight: bool
     Where the engine is may differ from machine to machine, so ``--engine-python`` is the one option that goes with a
     lock file. Raises InputError when something is not what the lock was made with.
     """
-    if chosen != Choice(stack=chosen.stack, engine_python=chosen.engine_python):
+    if chosen != Choice(engine_python=chosen.engine_python):
         raise InputError(
-            "A lock file is applied as it is.", fix="Leave out every option that changes the stack, or plan again."
+            "A lock file is applied as it is.", fix="Leave out --stack and every option that changes it, or plan again."
         )
     plan = read_lock(path)
     model = plan.spec.model
@@ -61,7 +61,9 @@ def from_lock(path: Path, chosen: Choice, progress: Progress, *, preflight: bool
     check_plugins(plan, host, path)
     backend = get_backend(plan.engine.backend)
     python = chosen.python or plan.spec.engine.python
-    wanted = plan.spec.engine.model_copy(update={"python": python, "version": plan.engine.version})
+    # Where a Python is named, its version is held against the lock's below, in words about the lock.
+    version = None if python else plan.engine.version
+    wanted = plan.spec.engine.model_copy(update={"python": python, "version": version})
     engine = find_engine(plan.spec.model_copy(update={"engine": wanted}), backend, plan.node.device)
     if engine.facts.version != plan.engine.version:
         raise InputError(
@@ -72,12 +74,24 @@ def from_lock(path: Path, chosen: Choice, progress: Progress, *, preflight: bool
     if problems:
         raise PlanRefusedError(f"The engine here does not take this launch: {problems[0]}", fix="Plan again.")
     if preflight:
-        from optistack.preflight import run_preflight
-
-        # The engine may lie elsewhere than where the lock was made.
-        there = plan.model_copy(update={"engine": plan.engine.model_copy(update={"python": engine.facts.python})})
-        plan = plan.model_copy(update={"preflight": run_preflight(there, backend, progress)})
-        if plan.refused:
-            message, fix = refusal(plan)
-            raise PlanRefusedError(message, fix=fix)
+        plan = _asked(plan, engine.facts.python, backend, progress)
     return Ready(plan, host, backend, engine.facts.python, engine.env)
+
+
+def _asked(plan: Plan, python: str | None, backend: Backend, progress: Progress) -> Plan:
+    """``plan`` with what the engine of ``python`` says about it; a lock may have been made where it lies elsewhere.
+
+    Raises PlanRefusedError when it rejects the launch.
+    """
+    from optistack.preflight import run_preflight
+
+    there = plan.model_copy(update={"engine": plan.engine.model_copy(update={"python": python})})
+    asked = plan.model_copy(update={"preflight": run_preflight(there, backend, progress)})
+    _require_accepted(asked)
+    return asked
+
+
+def _require_accepted(plan: Plan) -> None:
+    if plan.refused:
+        message, fix = refusal(plan)
+        raise PlanRefusedError(message, fix=f"{fix} `optistack plan` shows the whole plan.".strip())

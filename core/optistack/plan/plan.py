@@ -32,12 +32,17 @@ class PluginUse(BaseModel):
 
 
 class FlagCheck(BaseModel):
-    """Whether the launch's flags were checked, and against what (an installed engine, or nothing)."""
+    """Whether the launch's flags were checked.
+
+    ``against`` is the installed engine or the snapshot that they were checked against, ``""`` for neither; then
+    ``unchecked`` says why.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     against: str
     problems: tuple[str, ...] = ()
+    unchecked: str = ""
 
 
 class Plan(BaseModel):

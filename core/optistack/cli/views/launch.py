@@ -33,7 +33,7 @@ def launch_view(plan: Plan, *, wide: bool) -> Iterator[RenderableType]:
         for part in parts:
             table.add_row(_word(part), Text(part.source, "cyan"), reason(part.setting or part.why))
         yield indented(table)
-    yield indented(_checked(plan.flag_check, launch))
+    yield indented(_checked(plan.flag_check))
 
 
 def _word(part: Part) -> Text:
@@ -61,9 +61,9 @@ def _gpus(launch: Launch) -> str:
     )
 
 
-def _checked(check: FlagCheck, launch: Launch) -> Text:
+def _checked(check: FlagCheck) -> Text:
     if not check.against:
-        return Text(f"Flags are not checked: {launch.backend} {launch.version} is not installed here.", style="dim")
+        return Text(f"Flags are not checked: {check.unchecked}.", style="dim")
     if check.problems:
         return Text("\n".join(check.problems), style="bold red")
     return Text(f"Every flag is known to {check.against}.", style="dim")
