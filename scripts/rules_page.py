@@ -17,10 +17,10 @@ ENGINES = {"sglang": "SGLang", "vllm": "vLLM"}
 
 OPENING = """# Rules
 
-<!-- Made by `python scripts/rules_page.py` from the rules themselves; a test fails where the two differ. -->
+<!-- Made by `make docs` from the rules themselves; a test fails where the two differ. -->
 
 What optistack knows about combinations of settings before anything is started. `optistack plan` evaluates every rule
-whose engine, version and GPU fit, and says which fired; `optistack explain RULE` prints one with its reason and its fix.
+whose engine, version and GPU fit, and says which fired; `optistack explain RULE` prints one with its fix.
 
 | severity | what it means |
 |---|---|
@@ -52,7 +52,7 @@ def page() -> str:
 
 
 def _counts(rules: Sequence[tuple[str, Rule]]) -> Iterator[str]:
-    """How many rules there are for each engine: the adapter's own, and those of core and plugins that may fire there."""
+    """How many rules there are for each engine: the adapter's own, and others' that can fire there."""
     words = ", ".join(f"{_about(rules, engine)} that can fire on {name}" for engine, name in ENGINES.items())
     yield f"There are {len(rules)} rules: {words}.\n"
     yield f"| rules of | in all | {' | '.join(Severity)} | {' | '.join(Evidence)} |"

@@ -37,7 +37,8 @@ def _for_sglang() -> set[str]:
 
 def _for_vllm(gpu: str) -> set[str]:
     # Some choices and defaults ask the platform, and a parser for CUDA is wanted.
-    used: set[str] = runpy.run_path(gpu)["install"](GPU).used
+    install: Any = runpy.run_path(gpu)["install"]
+    used: set[str] = install(GPU).used
     # 0.26 has looked for a GPU by then.
     setattr(importlib.import_module("vllm.platforms"), "_current_platform", None)  # noqa: B010
     return used

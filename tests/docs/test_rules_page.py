@@ -11,7 +11,7 @@ from optistack.plan.rule_book import all_rules
 
 
 def test_the_page_is_made_from_the_rules() -> None:
-    assert PAGE.read_text() == page(), "run: python scripts/rules_page.py"
+    assert PAGE.read_text() == page(), "run: make docs"
 
 
 def test_every_rule_has_one_row_and_says_how_it_is_known() -> None:
