@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import optistack
 from optistack.context import EngineFacts
@@ -22,6 +23,10 @@ from optistack.stack import ModelSection, ParallelSection, StackSpec, WorkloadSe
 
 KIMI = Path(__file__).resolve().parents[1] / "stacks/models/kimi-k2.6-nvfp4"
 GIB = 2**30
+
+# Hypothesis times its examples, and a machine that is busy with something else is slow and not wrong.
+settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
 
 
 @pytest.fixture

@@ -167,5 +167,5 @@ def _documented(model: type[BaseModel], name: str) -> str:
     for entry in re.split(r"\n(?=``)", text):
         head, gap, meaning = entry.partition("``  ")
         if gap and f"``{name}``" in f"{head}``":
-            return " ".join(meaning.split("\n\n")[0].split())
+            return " ".join(meaning.split("\n\n")[0].replace("``", "").split())
     return ""

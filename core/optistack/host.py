@@ -15,9 +15,10 @@ from typing import Any
 import pluggy
 
 from optistack import hookspecs
+from optistack.contract import breach, in_one_line, unmarked_hooks
 from optistack.errors import InputError, OptistackError, PlanRefusedError, nearest
 from optistack.markers import PROJECT
-from optistack.ordering import in_order
+from optistack.ordering import by_domain, in_order
 from optistack.plugin import HOOK_API, PluginInfo
 
 GROUP = "optistack.plugins"
@@ -88,18 +89,25 @@ class Host:
             plugin = self._describe(module, name, distribution)
         except pluggy.PluginValidationError as error:
             self._unregister(name)
-            raise InputError(f"Plugin {name} breaks the hook contract: {_first_line(error)}.") from error
+            raise InputError(f"Plugin {name} breaks the hook contract: {breach(error)}") from error
+        except ValueError as error:
+            # pluggy knows modules by identity: two names for one of them are one too many.
+            raise InputError(f"Plugin {name} is a module that another name stands for already.") from error
         except OptistackError:
             self._unregister(name)
             raise
-        except ValueError as error:  # pluggy's word for one module under two names, and for a name that it blocks
-            raise InputError(f"Plugin {name} cannot be registered: {_first_line(error)}.") from error
         self._plugins[name] = plugin
         return plugin
 
     def plugins(self) -> list[Plugin]:
-        """Every loaded plugin, in the order in which hooks are called."""
-        return in_order(self._plugins.values())
+        """Every loaded plugin, in the order in which hooks are called.
+
+        Where their declarations are a circle, by domain and name: that is for a stack to refuse which has them in it.
+        """
+        try:
+            return in_order(self._plugins.values())
+        except PlanRefusedError:
+            return sorted(self._plugins.values(), key=by_domain)
 
     def get(self, name: str) -> Plugin:
         """The plugin called ``name``. Raises InputError with its load error, or the nearest name."""
@@ -107,13 +115,18 @@ class Host:
             return self._plugins[name]
         failed = next((failure for failure in self.failures if failure.name == name), None)
         if failed is not None:
-            raise InputError(f"Plugin {name} is installed but did not load: {failed.error}")
+            fix = f"Mend or upgrade {failed.distribution}, or take {name} out of the stack."
+            raise InputError(f"Plugin {name} is installed but did not load: {failed.error}", fix=fix)
         if name in self.disabled:
             raise InputError(
                 f"Plugin {name} is switched off.", fix=f"Take it out of --no-plugin or {DISABLE_VARIABLE}."
             )
         hint = nearest(name, self._plugins)
-        fix = hint if hint.startswith("Did") else f"{hint} Install it with: pip install optistack-{name}".strip()
+        fix = (
+            hint
+            if hint.startswith("Did")
+            else f"{hint} Install the distribution that brings it, optistack-{name}.".strip()
+        )
         raise InputError(f"No plugin is called {name!r}.", fix=fix)
 
     def select(self, names: Iterable[str]) -> list[Plugin]:
@@ -155,16 +168,18 @@ class Host:
             raise
         except OptistackError:
             raise
-        except Exception as error:
-            raise PlanRefusedError(f"Plugin {name} failed in {hook}: {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise PlanRefusedError(
+                f"Plugin {name} failed in {hook}: {in_one_line(error)}",
+                fix=f"Leave it out with --no-plugin {name}; --debug shows where it fails.",
+            ) from error
 
     def _load(self, entry: EntryPoint) -> None:
         distribution = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown"
         try:
             module = entry.load()
-        except (Exception, SystemExit) as error:  # whatever a third party's import raises must not take others down
-            reason = f"{type(error).__name__}: {_first_line(error)}"
-            self.failures.append(LoadFailure(entry.name, distribution, reason))
+        except (Exception, SystemExit) as error:  # whatever a third party's import raises leaves the others alone
+            self.failures.append(LoadFailure(entry.name, distribution, in_one_line(error)))
             return
         try:
             self.register(module, name=entry.name, distribution=distribution)
@@ -173,9 +188,14 @@ class Host:
 
     def _describe(self, module: Any, name: str, distribution: str) -> Plugin:
         hooks = tuple(sorted(caller.name for caller in self._pm.get_hookcallers(module) or ()))
+        if unmarked := unmarked_hooks(module, hooks):
+            raise InputError(f"Plugin {name} defines {unmarked[0]} without @hookimpl: it would never be called.")
         if "optistack_plugin" not in hooks:
             raise InputError(f"Plugin {name} does not implement optistack_plugin.")
-        info = self._guard(name, "optistack_plugin", lambda: self._answer(name, "optistack_plugin", {}))
+        try:
+            info = self._guard(name, "optistack_plugin", lambda: self._answer(name, "optistack_plugin", {}))
+        except PlanRefusedError as error:
+            raise InputError(error.message) from error
         if not isinstance(info, PluginInfo):
             raise InputError(_wrong_type(name, "optistack_plugin", PluginInfo, info))
         if info.name != name:
@@ -190,11 +210,6 @@ class Host:
     def _unregister(self, name: str) -> None:
         if self._pm.has_plugin(name):
             self._pm.unregister(name=name)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if isinstance(error, pluggy.PluginValidationError) and lines else (lines or [""])[0]
 
 
 def _wrong_type(name: str, hook: str, expected: type[Any], answer: object) -> str:

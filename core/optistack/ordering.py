@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 _DOMAINS = list(Domain)
 
 
+def by_domain(plugin: Plugin) -> tuple[int, str]:
+    """The order of plugins that declare none."""
+    return _DOMAINS.index(plugin.info.domain), plugin.name
+
+
 def in_order(plugins: Iterable[Plugin]) -> list[Plugin]:
     """``plugins`` in calling order, whatever order they come in.
 
@@ -38,7 +43,7 @@ def in_order(plugins: Iterable[Plugin]) -> list[Plugin]:
     ready: set[str] = set()
     while graph.is_active():
         ready.update(graph.get_ready())
-        name = min(ready, key=lambda name: (_DOMAINS.index(by_name[name].info.domain), name))
+        name = min(ready, key=lambda name: by_domain(by_name[name]))
         ready.remove(name)
         graph.done(name)
         ordered.append(by_name[name])

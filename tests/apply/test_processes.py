@@ -62,10 +62,13 @@ def test_kernels_without_pidfd_are_served(child: subprocess.Popen[bytes], monkey
 
 def test_a_resource_tracker_may_finish_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("optistack.apply.processes.TRACKER_GRACE_S", 60)
-    code = "import sys, time  # resource_tracker\nsys.stdin.read()\ntime.sleep(0.2)"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as tracker:
+    code = "import sys, time  # resource_tracker\nprint(flush=True)\nsys.stdin.read()\ntime.sleep(0.2)"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as tracker:
+        assert tracker.stdin is not None and tracker.stdout is not None
+        tracker.stdout.readline()  # before it runs, its command line is still ours
         me = identify(tracker.pid)
-        assert me is not None and tracker.stdin is not None
+        assert me is not None
         tracker.stdin.close()
         assert kill_all(lambda: living([me])) == []
         assert tracker.wait() == 0

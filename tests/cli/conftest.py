@@ -161,8 +161,8 @@ class SmallBackend:
     def observe(self, endpoint: Endpoint, log: str | None) -> Mapping[str, Observed]:
         body = endpoint.get_json("/claims") or {}
         return {
-            "kv.dtype": Observed(value=body["kv_dtype"], proof="/claims kv_dtype"),
-            "engine.version": Observed(value=body["version"], proof="/claims version"),
+            "kv.dtype": Observed(value=body.get("kv_dtype"), proof="/claims kv_dtype"),
+            "engine.version": Observed(value=body.get("version"), proof="/claims version"),
         }
 
 
@@ -226,8 +226,9 @@ def eight_bits() -> ModuleType:
 
 
 def write_model(folder: Path) -> None:
-    """A Llama-like checkpoint without weights."""
+    """A Llama-like checkpoint whose weights are a file that nobody opens."""
     folder.mkdir()
+    (folder / "pytorch_model.bin").touch()
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,7 @@ def test_a_lock_for_another_checkpoint_or_engine_is_refused(
 ) -> None:
     assert optistack("plan", "--lock", "a.json").code == 0
     assert "applied as it is" in optistack("apply", "--lock", "a.json", "--node", "cpu").err
+    assert "applied as it is" in optistack("apply", "--lock", "a.json", "--stack", "other.yaml").err
     config = json.loads((home / "model/config.json").read_text())
     (home / "model/config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
     ran = optistack("apply", "--lock", "a.json")
@@ -215,6 +217,26 @@ def test_a_lock_for_another_checkpoint_or_engine_is_refused(
     text = (home / "a.json").read_text()
     (home / "a.json").write_text(text.replace("--kv-dtype", "--kv-dtypo"))
     assert "was edited" in optistack("apply", "--lock", "a.json").err
+
+
+def test_a_checkpoint_folder_without_weights_is_planned_and_not_started(
+    optistack: Optistack, small: Any, home: Path
+) -> None:
+    (home / "model/pytorch_model.bin").unlink()
+    assert optistack("plan").code == 0
+    ran = optistack("apply")
+    assert ran.code == 2
+    assert "has a config and no weights" in ran.err
+    assert list_deployments() == []
+
+
+def test_something_else_than_an_engine_at_the_endpoint(optistack: Optistack, small: Any) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        ran = optistack("verify", "--endpoint", f"http://127.0.0.1:{server.server_address[1]}")
+        server.shutdown()
+    assert ran.code == 2
+    assert "is no small: it says no version and lists no models" in ran.err
 
 
 def test_nobody_at_the_endpoint(optistack: Optistack, small: Any) -> None:

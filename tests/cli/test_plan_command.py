@@ -63,11 +63,12 @@ def test_a_refused_plan_is_not_locked(optistack: Optistack, home: Path) -> None:
     assert not (home / "a.json").exists()
 
 
-def test_lock_and_diff(optistack: Optistack, home: Path) -> None:
-    assert optistack("plan", *KIMI, "--lock", "a.json").code == 0
-    same = optistack("plan", *KIMI, "--diff", "a.json")
+@pytest.mark.parametrize("name", ["a.json", "kimi.lock", "b"])
+def test_lock_and_diff(optistack: Optistack, home: Path, name: str) -> None:
+    assert optistack("plan", *KIMI, "--lock", name).code == 0
+    same = optistack("plan", *KIMI, "--diff", name)
     assert "The plans are equal." in same.out
-    other = optistack("plan", *KIMI, "--no-plugin", "kv-fp8", "--diff", "a.json", "--json").json
+    other = optistack("plan", *KIMI, "--no-plugin", "kv-fp8", "--diff", name, "--json").json
     assert {"part": "plugin", "name": "kv-fp8"}.items() <= next(d for d in other if d["part"] == "plugin").items()
     shown = optistack("plan", *KIMI, "--diff", STACKS / "kimi-k2.6-b300x4.yaml").out
     assert "node" in shown
@@ -94,6 +95,9 @@ def test_the_script_is_shell(optistack: Optistack, home: Path) -> None:
         (["--diff", "no.yaml"], "There is no stack file no.yaml.", ""),
         (["--diff", "no.json"], "There is no lock file no.json.", ""),
         (["--lock", "/nowhere/a.json"], "/nowhere/a.json cannot be written", ""),
+        (["--lock", "."], ". is a folder.", "Name a file in it."),
+        (["--set", "serving.kv_memory_gib=500"], "The stack does not fit", "Lower serving.kv_memory_gib"),
+        (["--set", "serving.kv_memory_gib=0.1"], "The stack does not fit", "Raise serving.kv_memory_gib"),
     ],
 )
 def test_wrong_input_is_a_sentence_with_code_2(

@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-from optistack import hookspecs
+from optistack import hookspecs, settings
 from optistack.host import Host
+from optistack.settings import KVLayout
 
 DOCS = Path(__file__).parents[2] / "docs"
 HOOKS_PAGE = DOCS / "hooks.md"
@@ -33,11 +34,14 @@ def test_every_hook_has_a_docstring() -> None:
         assert inspect.getdoc(getattr(hookspecs, name)), name
 
 
-def test_the_plugin_of_the_page_is_one() -> None:
-    page = (DOCS / "writing-a-plugin.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+def test_the_plugin_and_the_settings_of_the_guide_are_python_that_works() -> None:
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", (DOCS / "writing-a-plugin.md").read_text(), flags=re.MULTILINE | re.DOTALL
+    )
     module = ModuleType("optistack_eagle3")
-    exec(next(block for block in blocks if "optistack_plugin" in block), vars(module))
+    exec(next(block for block in blocks if "def optistack_plugin" in block), vars(module))
     plugin = Host().register(module, name="eagle3")
     assert plugin.hooks == ("optistack_plugin", "optistack_speculate")
     assert set(plugin.info.options.model_fields) == {"draft", "num_draft_tokens"}
+    layout = eval(next(block for block in blocks if block.startswith("KVLayout(")), vars(settings))
+    assert isinstance(layout, KVLayout)

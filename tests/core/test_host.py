@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from optistack import hookimpl
 from optistack.errors import InputError, PlanRefusedError
-from optistack.host import Host
+from optistack.host import GROUP, Host
 from optistack.plugin import Domain, PluginInfo
 from optistack.settings import KVLayout
 
@@ -45,22 +47,24 @@ def test_order_is_by_declaration_then_domain_then_name_whatever_the_registration
         assert [p.name for p in host_with(*order).plugins()] == ["mid", "alpha", "early", "zeta"]
 
 
-def test_a_circle_of_declarations_is_refused() -> None:
+def test_a_circle_of_declarations_is_refused_where_both_are_in_the_stack_and_stops_nobody_else() -> None:
     host = host_with(("a", plugin("a", after=("b",))), ("b", plugin("b", after=("a",))))
     with pytest.raises(PlanRefusedError, match="circle"):
-        host.plugins()
+        host.select(["a", "b"])
+    assert [p.name for p in host.select(["b"])] == ["b"]
+    assert [p.name for p in host.plugins()] == ["a", "b"]
 
 
 def test_a_hook_that_does_not_exist_is_an_error_and_leaves_nothing_registered() -> None:
     host = Host()
-    with pytest.raises(InputError, match="optistack_lay_out_kw"):
+    with pytest.raises(InputError, match="no hook optistack_lay_out_kw. Did you mean 'optistack_lay_out_kv'\\?$"):
         host.register(plugin("typo", optistack_lay_out_kw=lambda ctx: None), name="typo")
     assert host.plugins() == []
     host.register(plugin("fine"), name="fine")
 
 
 def test_a_wrong_argument_name_is_an_error() -> None:
-    with pytest.raises(InputError, match="context"):
+    with pytest.raises(InputError, match="optistack_lay_out_kv has no argument 'context'. Its arguments: ctx.$"):
         Host().register(plugin("bad", optistack_lay_out_kv=lambda context: None), name="bad")
 
 
@@ -91,7 +95,7 @@ def test_an_unknown_plugin_suggests_the_nearest_or_how_to_install() -> None:
     host = host_with(("kv-fp8", plugin("kv-fp8")))
     with pytest.raises(InputError, match="'kv-fp9'. Did you mean 'kv-fp8'\\?$"):
         host.get("kv-fp9")
-    with pytest.raises(InputError, match="pip install optistack-eagle3"):
+    with pytest.raises(InputError, match="optistack-eagle3"):
         host.get("eagle3")
 
 
@@ -107,9 +111,49 @@ def test_a_plugin_without_identity_is_an_error() -> None:
         Host().register(ModuleType("empty"), name="empty")
 
 
-def test_one_module_under_two_names_is_an_error_of_that_entry() -> None:
+def test_a_hook_without_its_marker_is_an_error() -> None:
+    module = plugin("quiet")
+    module.optistack_lay_out_kv = lambda ctx: None  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="optistack_lay_out_kv without @hookimpl"):
+        Host().register(module, name="quiet")
+
+
+def test_one_module_under_two_names_is_an_error_and_the_first_name_keeps_working() -> None:
     module = plugin("one")
     host = host_with(("one", module))
-    with pytest.raises(InputError, match="Plugin two cannot be registered"):
+    with pytest.raises(InputError, match="another name stands for already"):
         host.register(module, name="two")
-    assert [found.name for found in host.plugins()] == ["one"]
+    assert [p.name for p in host.plugins()] == ["one"]
+
+
+def test_what_a_hook_says_over_several_lines_becomes_one_with_a_way_out() -> None:
+    def typo(ctx: Any) -> KVLayout:
+        return KVLayout(page_sise=8)  # type: ignore[call-arg]
+
+    def stop(ctx: Any) -> None:
+        raise SystemExit("I quit")
+
+    for function, says in (
+        (typo, r"KVLayout\.page_sise: Extra inputs are not permitted"),
+        (stop, "SystemExit: I quit"),
+    ):
+        host = host_with(("bad", plugin("bad", Domain.KV, optistack_lay_out_kv=function)))
+        with pytest.raises(PlanRefusedError, match=says) as caught:
+            host.call(host.get("bad"), "optistack_lay_out_kv", KVLayout, ctx=None)
+        assert "\n" not in caught.value.message
+        assert "--no-plugin bad" in caught.value.fix
+
+
+@pytest.mark.parametrize(("body", "says"), [("raise SystemExit('I quit')", "SystemExit: I quit"), ("1 / 0", "ZeroDiv")])
+def test_a_module_that_ends_the_process_while_it_is_imported_is_listed_and_the_rest_works(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str, says: str
+) -> None:
+    (tmp_path / "ends_on_import.py").write_text(body + "\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    broken = EntryPoint(name="broken", value="ends_on_import", group=GROUP)
+    monkeypatch.setattr("optistack.host.entry_points", lambda group: [broken])
+    host = Host.from_environment()
+    assert says in host.failures[0].error
+    with pytest.raises(InputError, match="installed but did not load"):
+        host.get("broken")
+    host.register(plugin("fine"), name="fine")

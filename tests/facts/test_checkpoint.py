@@ -107,6 +107,8 @@ def test_config_with_an_absurd_value(write_folder: Any, made: Any) -> None:
         ({"num_hidden_layers": 3}, "no tensor is of layer 2"),
         ({"num_hidden_layers": 1}, "there are tensors of layer 1"),
         ({"num_key_value_heads": 4}, "num_key_value_heads x head_dim is 64"),
+        ({"vocab_size": 5}, "vocab_size is 5"),
+        ({"intermediate_size": 1}, "intermediate_size is 1"),
     ],
 )
 def test_config_that_contradicts_its_tensors(write_folder: Any, made: Any, change: Any, message: str) -> None:
@@ -115,6 +117,13 @@ def test_config_that_contradicts_its_tensors(write_folder: Any, made: Any, chang
         load_model(str(folder))
     assert "contradicts the tensors" in caught.value.message
     assert message in caught.value.message
+
+
+def test_the_layers_of_a_vision_tower_have_widths_of_their_own(write_folder: Any, made: Any) -> None:
+    tower = "vision_tower.vision_model.encoder.layers.0"
+    own = {f"{tower}.self_attn.k_proj.weight": ("BF16", (48, 48)), f"{tower}.mlp.gate_proj.weight": ("BF16", (96, 48))}
+    folder = write_folder(made.llama_config(), {**made.llama_tensors(), **own})
+    assert load_model(str(folder)).layers == 2
 
 
 def test_hub_id_from_the_cache(hub: Path, write_folder: Any, made: Any) -> None:

@@ -103,6 +103,15 @@ def test_a_missing_file_and_a_folder(tmp_path: Path, host: Host) -> None:
         load_stack(tmp_path, host)
 
 
+def test_a_misspelt_key_is_told_and_not_that_the_right_one_is_missing(write: Write, host: Host) -> None:
+    with pytest.raises(StackFileError) as caught:
+        load_stack(write("model: {checkpont: a/b}\nplugins:\n  drafter: {checkpoints: x/y}\n"), host)
+    assert [problem.message for problem in caught.value.problems] == [
+        "model has no key 'checkpont'.",
+        "plugin drafter has no option 'checkpoints'.",
+    ]
+
+
 def test_all_problems_are_there_in_order_of_their_lines(write: Write, host: Host) -> None:
     text = "model: {checkpoint: a/b}\nplugins:\n  kv-eight: {x: 1}\nparallel: {tensor: a, expert: b}\n"
     with pytest.raises(StackFileError) as caught:

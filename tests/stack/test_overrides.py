@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optistack.errors import InputError
-from optistack.host import Host
+from optistack.host import Host, LoadFailure
 from optistack.stack.document import parse_document
 from optistack.stack.loader import load_stack
 from optistack.stack.overrides import Overrides, apply_overrides
@@ -61,6 +61,17 @@ def test_each_mistake_names_the_option(write: Write, host: Host, overrides: Over
         load_stack(write(BASE), host, overrides)
     assert message in caught.value.message
     assert fix in caught.value.fix
+
+
+def test_a_plugin_that_is_there_and_does_not_load_is_not_said_to_be_unknown(write: Write, host: Host) -> None:
+    host.failures.append(LoadFailure("broken", "optistack-broken 1", "ImportError: no module named x"))
+    host.disabled = ("quiet",)
+    for name, says in (("broken", "installed but did not load: ImportError"), ("quiet", "is switched off")):
+        with pytest.raises(InputError, match=f"-p {name}: .*{says}"):
+            load_stack(write(BASE), host, Overrides(plugins=(name,)))
+    with pytest.raises(InputError) as caught:
+        load_stack(write(BASE), host, Overrides(plugins=("drafer",)))
+    assert caught.value.fix == "Did you mean 'drafter'?"
 
 
 @given(st.text(max_size=30))

@@ -49,9 +49,9 @@ def from_lock(path: Path, chosen: Choice, progress: Progress, *, preflight: bool
     Where the engine is may differ from machine to machine, so ``--engine-python`` is the one option that goes with a
     lock file. Raises InputError when something is not what the lock was made with.
     """
-    if chosen != Choice(stack=chosen.stack, engine_python=chosen.engine_python):
+    if chosen != Choice(engine_python=chosen.engine_python):
         raise InputError(
-            "A lock file is applied as it is.", fix="Leave out every option that changes the stack, or plan again."
+            "A lock file is applied as it is.", fix="Leave out --stack and every option that changes it, or plan again."
         )
     plan = read_lock(path)
     model = plan.spec.model
@@ -61,7 +61,9 @@ def from_lock(path: Path, chosen: Choice, progress: Progress, *, preflight: bool
     check_plugins(plan, host, path)
     backend = get_backend(plan.engine.backend)
     python = chosen.python or plan.spec.engine.python
-    wanted = plan.spec.engine.model_copy(update={"python": python, "version": plan.engine.version})
+    # Where a Python is named, its version is held against the lock's below, in words about the lock.
+    version = None if python else plan.engine.version
+    wanted = plan.spec.engine.model_copy(update={"python": python, "version": version})
     engine = find_engine(plan.spec.model_copy(update={"engine": wanted}), backend, plan.node.device)
     if engine.facts.version != plan.engine.version:
         raise InputError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from optistack.backend import Backend
 from optistack.cli.options import Choice
 from optistack.engines.progress import SILENT, Progress
+from optistack.errors import InputError
 from optistack.host import Host
 from optistack.plan.build import build_plan, get_backend_for
 from optistack.plan.plan import Plan
@@ -27,9 +28,14 @@ class Workplace:
     def for_engine_at(self, endpoint: Endpoint) -> Workplace:
         """The same, planned for the engine version that runs at ``endpoint``, unless the stack names one.
 
-        Raises InputError when nobody answers there.
+        Raises InputError when nobody answers there, or somebody who is no engine.
         """
         seen = self.backend.observe(endpoint, None).get("engine.version")
+        if (seen is None or seen.value is None) and endpoint.get_json("/v1/models") is None:
+            raise InputError(
+                f"What answers at {endpoint.url} is no {self.backend.name}: it says no version and lists no models.",
+                fix="Give the engine's address without a path, like http://127.0.0.1:8000, and its key if it has one.",
+            )
         engine = self.spec.engine
         if seen is None or seen.value is None or engine.version is not None or engine.python is not None:
             return self

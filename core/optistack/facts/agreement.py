@@ -8,26 +8,24 @@ from pathlib import Path
 from optistack.errors import InputError
 from optistack.facts.configuration import Shape
 from optistack.facts.safetensors import Tensor
-from optistack.facts.tensors import layer_of
+from optistack.facts.tensors import is_vision, layer_of
 
 
 def check_agreement(shape: Shape, tensors: Mapping[str, Tensor], config_file: Path) -> None:
     """InputError that names the first thing on which ``config_file`` and the tensors differ.
 
-    Compared: the number of layers, the number of routed experts, and the widths that the embedding, the first layer's
-    norm and the MLA down-projection show. What the checkpoint does not have is not compared.
+    Compared: the number of layers, the number of routed experts, the vocabulary, and the widths that the embedding, the
+    first layer's norm, MLP and keys and the MLA down-projection show. Encoders of images have layers and widths of
+    their own. What the checkpoint does not have is not compared.
     """
     _check_counts(shape, tensors, config_file)
     for name, tensor in tensors.items():
         # A mixture of experts has hundreds of thousands of tensors, and none of theirs is compared.
-        if ".experts." in name:
+        if ".experts." in name or is_vision(name):
             continue
-        expected = _expected(shape, name)
-        if expected is None:
-            continue
-        axis, size, key = expected
-        if axis >= len(tensor.shape) or tensor.shape[axis] != size:
-            _differ(config_file, f"{key} is {size}", f"tensor {name!r} is {list(tensor.shape)}")
+        for axis, size, key in _expected(shape, name):
+            if axis >= len(tensor.shape) or tensor.shape[axis] != size:
+                _differ(config_file, f"{key} is {size}", f"tensor {name!r} is {list(tensor.shape)}")
 
 
 def _check_counts(shape: Shape, tensors: Mapping[str, Tensor], config_file: Path) -> None:
@@ -54,19 +52,22 @@ def _check_counts(shape: Shape, tensors: Mapping[str, Tensor], config_file: Path
         _differ(config_file, "the model has no experts", f"there are {experts + 1}")
 
 
-def _expected(shape: Shape, name: str) -> tuple[int, int, str] | None:
-    """For tensor ``name``: an axis, its size by the config, and the config's key."""
+def _expected(shape: Shape, name: str) -> tuple[tuple[int, int, str], ...]:
+    """For tensor ``name``: axes, their sizes by the config, and the config's keys."""
     if name.endswith("embed_tokens.weight"):
-        return (1, shape.hidden, "hidden_size")
+        return ((1, shape.hidden, "hidden_size"), (0, shape.vocab, "vocab_size"))
     if name.endswith("layers.0.input_layernorm.weight"):
-        return (0, shape.hidden, "hidden_size")
+        return ((0, shape.hidden, "hidden_size"),)
+    # Rows alone: quantized columns are packed.
+    if name.endswith("layers.0.mlp.gate_proj.weight"):
+        return ((0, shape.intermediate, "intermediate_size"),)
     if name.endswith("layers.0.self_attn.kv_a_proj_with_mqa.weight") and shape.attention.kv_lora_rank:
         latent = shape.attention.kv_lora_rank + shape.attention.qk_rope_head_dim
-        return (0, latent, "kv_lora_rank + qk_rope_head_dim")
+        return ((0, latent, "kv_lora_rank + qk_rope_head_dim"),)
     if name.endswith("layers.0.self_attn.k_proj.weight") and shape.attention.kind != "mla":
         width = shape.attention.kv_heads * shape.attention.head_dim
-        return (0, width, "num_key_value_heads x head_dim")
-    return None
+        return ((0, width, "num_key_value_heads x head_dim"),)
+    return ()
 
 
 def _differ(config_file: Path, says: str, but: str) -> None:

@@ -48,10 +48,11 @@ class _Key(NamedTuple):
 def layer_of(name: str) -> int | None:
     """The decoder layer that tensor ``name`` is in, or None."""
     found = _LAYER.search(name)
-    return int(found.group(1)) if found and not _is_vision(name) else None
+    return int(found.group(1)) if found and not is_vision(name) else None
 
 
-def _is_vision(name: str) -> bool:
+def is_vision(name: str) -> bool:
+    """Whether tensor ``name`` belongs to an encoder of images or sound."""
     return _VISION.search(name) is not None
 
 
@@ -147,7 +148,7 @@ def _place_by_kind(name: str) -> tuple[ComponentName, bool]:
     """Component and placement of a tensor by its name, with every number replaced by 0. Order matters."""
     dotted = f".{name}."
     last = name.rpartition(".")[0].rpartition(".")[2]
-    if _is_vision(name):
+    if is_vision(name):
         return "vision", True
     if "embed_tokens" in name or ".wte." in dotted or "word_embeddings" in name:
         return "embeddings", False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from optistack import paths
 from optistack.apply.launch import DeploymentSpec, ProcessSpec
@@ -16,6 +17,10 @@ from optistack.plan.plan import Plan
 
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
 """Addresses that one listens on but does not connect to, and where a local client goes instead."""
+
+
+WEIGHT_FILES = frozenset((".safetensors", ".bin", ".pt", ".pth", ".gguf"))
+"""What engines load weights from."""
 
 
 def deployment_of(plan: Plan, python: str | None, engine_env: Mapping[str, str]) -> DeploymentSpec:
@@ -60,6 +65,18 @@ def check_machine(plan: Plan, here: NodeFacts) -> None:
         raise PlanRefusedError(
             f"The plan takes {host / 1e9:.1f} GB of host RAM, and this machine has {here.host_ram_bytes / 1e9:.1f} GB.",
             fix="Plan for this machine with --node detect, or make the host tier smaller.",
+        )
+
+
+def check_weights(plan: Plan) -> None:
+    """Raise InputError when the checkpoint is a folder without weights, which an engine notices only after a minute."""
+    folder = Path(plan.spec.model.checkpoint)
+    if "dummy" in plan.spec.engine_args:  # --load-format dummy: the engine makes up weights
+        return
+    if folder.is_dir() and not any(file.suffix in WEIGHT_FILES for file in folder.iterdir()):
+        raise InputError(
+            f"The checkpoint folder {folder} has a config and no weights: it can be planned and not started.",
+            fix="Give the folder of the whole checkpoint.",
         )
 
 

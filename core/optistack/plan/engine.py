@@ -36,10 +36,13 @@ def find_engine(spec: StackSpec, backend: Backend, device: str, *, progress: Pro
 
     In this order: the Python that the stack names; an environment that ``optistack engine install`` made for this
     device; otherwise the version that the stack names, or the adapter's default, with its snapshot if there is one.
-    Raises InputError for an environment without the engine, a broken one, or a version that is not supported.
+    Raises InputError for an environment without the engine, a broken one, a version that is not supported, or another
+    one than the stack names.
     """
     if spec.engine.python is not None:
-        return _probed(backend, device, Path(spec.engine.python), {}, progress)
+        engine = _probed(backend, device, Path(spec.engine.python), {}, progress)
+        _check_wanted(spec, engine.facts.version, backend)
+        return engine
     environment = _environment(spec, backend, device)
     if environment is not None:
         return _probed(backend, device, environment.python, environment.env, progress)
@@ -70,10 +73,23 @@ def _probed(backend: Backend, device: str, python: Path, env: dict[str, str], pr
     return Engine(facts.model_copy(update={"installed": True, "python": str(python)}), probe, env)
 
 
+def _check_wanted(spec: StackSpec, version: str, backend: Backend) -> None:
+    wanted = spec.engine.version
+    # What follows the plus names a build of the same version.
+    if wanted is not None and wanted.partition("+")[0] != version.partition("+")[0]:
+        raise InputError(
+            f"{spec.engine.python} has {backend.name} {version}, and {wanted} is asked for.",
+            fix="Leave out --engine-version (engine.version), or name another Python.",
+        )
+
+
 def _check_supported(version: str, backend: Backend) -> None:
     try:
         known = within(version, backend.supported)
     except ValueError as error:
         raise InputError(f"{version!r} is not a version.", fix="Write it like 0.33.0.") from error
     if not known:
-        raise InputError(f"optistack supports {backend.name} {backend.supported}, not {version}.")
+        raise InputError(
+            f"optistack supports {backend.name} {backend.supported}, not {version}.",
+            fix=f"Leave the version out, or name one of these, such as {backend.default_version}.",
+        )

@@ -17,6 +17,9 @@ from optistack.plan.plan import Plan
 
 FORMAT = 1
 
+_HEAD_CHARACTERS = 200
+"""A lock file says what it is at its beginning."""
+
 _SHAPE = ("architecture", "layers", "dense_layers", "hidden", "intermediate", "vocab", "attention", "moe")
 """What must be equal when a lock was planned from a config alone and the checkpoint itself is here now."""
 
@@ -29,6 +32,8 @@ def write_lock(plan: Plan, path: Path) -> None:
 
 def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write a file that the user named, whole or not at all. Raises InputError when that is not possible."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder.", fix="Name a file in it.")
     try:
         write_whole(path, text, mode=mode)
     except OSError as error:
@@ -38,8 +43,15 @@ def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 
 def is_lock(path: Path) -> bool:
-    """Whether ``path`` is meant to be a lock file and not a stack file: locks are JSON."""
-    return path.suffix == ".json"
+    """Whether ``path`` holds a lock file and not a stack file, whatever its name.
+
+    Where it cannot be read, its name says what it was meant to be.
+    """
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return '"optistack_lock"' in file.read(_HEAD_CHARACTERS)
+    except OSError:
+        return path.suffix in (".json", ".lock")
 
 
 def read_lock(path: Path) -> Plan:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from optistack.settings.values import Value
 
@@ -27,9 +27,9 @@ class MemoryCharge(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     what: str
-    per_gpu_bytes: int = 0
-    per_kv_token_bytes: int = 0
-    host_bytes: int = 0
+    per_gpu_bytes: NonNegativeInt = 0
+    per_kv_token_bytes: NonNegativeInt = 0
+    host_bytes: NonNegativeInt = 0
     while_serving: bool = False
     why: str = ""
     reference: str = ""
@@ -53,6 +53,25 @@ class EngineArgument(BaseModel):
     why: str
     reference: str = ""
     source: str = ""
+
+    @field_validator("versions")
+    @classmethod
+    def _specifier(cls, versions: str) -> str:
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+        try:
+            SpecifierSet(versions)
+        except InvalidSpecifier as error:
+            raise ValueError(f"{versions!r} is no version specifier such as '>=0.30,<0.33'") from error
+        return versions
+
+    @model_validator(mode="after")
+    def _flag_or_variable(self) -> EngineArgument:
+        if self.env and not self.name.isidentifier():
+            raise ValueError(f"{self.name!r} is no name of an environment variable")
+        if not self.env and not self.name.startswith("-"):
+            raise ValueError(f"{self.name!r} is no flag: write it with its dashes, or set env for a variable")
+        return self
 
 
 class Settings(BaseModel):
@@ -110,7 +129,7 @@ class KVLayout(Settings):
 
     dtype: Value[str] = Unset
     draft_dtype: Value[str] = Unset
-    page_size_tokens: Value[int] = Unset
+    page_size_tokens: Value[PositiveInt] = Unset
     scales: Value[str] = Unset
     scales_file: Value[str] = Unset
 

@@ -25,7 +25,9 @@ def load_stack(path: Path, host: Host, overrides: Overrides | None = None) -> St
     wrong keys and values: each problem with file and line.
     """
     document = read_document(path)
-    apply_overrides(document, overrides or Overrides(), [plugin.name for plugin in host.plugins()])
+    # Those that do not load count as installed: validation then says why they do not, and not that they are unknown.
+    names = [plugin.name for plugin in host.plugins()] + [failure.name for failure in host.failures]
+    apply_overrides(document, overrides or Overrides(), [*names, *host.disabled])
     spec = validate(document, host)
     models = {plugin.name: plugin.info.options for plugin in host.select(spec.plugins)}
     return resolve_paths(spec, path.absolute().parent, models, document.said)

@@ -81,4 +81,7 @@ def _assignment(text: str, used: Collection[str], installed: Collection[str]) ->
 
 
 def _install(name: str, installed: Collection[str]) -> str:
-    return f"{nearest(name, installed)} Install it with: pip install optistack-{name}".strip()
+    hint = nearest(name, installed)
+    return (
+        hint if hint.startswith("Did") else f"{hint} Install the distribution that brings it, optistack-{name}.".strip()
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +73,7 @@ def problems_of(
     ``whole``  what the model is, for messages: ``plugin dflash``; empty for the stack file itself
     """
     found = []
-    for entry in error.errors():
+    for entry in _without_consequences(error.errors()):
         steps: Steps = entry["loc"]
         place = where((*above, *steps))
         name = ".".join(str(step) for step in steps)
@@ -84,6 +85,17 @@ def problems_of(
         else:
             found.append(Problem(place, f"{label} {_must_be(entry)}.", _describe(model, steps)))
     return found
+
+
+def _without_consequences(entries: Sequence[Any]) -> list[Any]:
+    """``entries`` without the keys that are missing because they are there, misspelt: the misspelling says it."""
+    written = {entry["loc"] for entry in entries if entry["type"] == "extra_forbidden"}
+
+    def misspelt(steps: Steps) -> bool:
+        here = [str(other[-1]) for other in written if other[:-1] == steps[:-1]]
+        return bool(difflib.get_close_matches(str(steps[-1]), here, n=1, cutoff=0.7))
+
+    return [entry for entry in entries if entry["type"] != "missing" or not misspelt(entry["loc"])]
 
 
 def _must_be(entry: Any) -> str:

@@ -204,8 +204,8 @@ TIER_RULES: tuple[Rule, ...] = (
     Rule(
         id="vllm-host-shm",
         severity=Severity.NOTE,
-        message="vLLM keeps the host tier in /dev/shm, which a container limits to 64 MB unless told otherwise.",
-        fix="Run the container with --ipc=host, or with a --shm-size above the host tier's.",
+        message="vLLM keeps the host tier in /dev/shm: half of the RAM on most hosts, 64 MB in a container.",
+        fix="Make it larger than the tier: mount -o remount,size=... /dev/shm, or the container's --shm-size.",
         upstream="vllm 0.33 v1/kv_offload/cpu/shared_offload_region.py",
         fires=_native,
         backends=("vllm",),

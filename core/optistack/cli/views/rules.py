@@ -36,13 +36,26 @@ def degradable(fix: str, droppable: bool) -> str:
     return f"{fix} Or leave the plugin out with --allow-degraded.".strip()
 
 
+def _room(plan: Plan) -> str:
+    """What makes a budget work out that does not."""
+    budget, pool = plan.budget, plan.spec.serving.kv_memory_gib
+    too_few = budget.kv_tokens < budget.session_tokens
+    if budget.device != "cpu" and not budget.shortfall_bytes:
+        return "Use a node with more RAM, or make the host tier smaller."
+    if pool is not None:
+        return f"{'Raise' if too_few else 'Lower'} serving.kv_memory_gib, which is {pool:g}."
+    node = "a node with more RAM" if budget.device == "cpu" else "more or larger GPUs"
+    shorter = " or shorter requests (workload)" if too_few and budget.kv_tokens else ""
+    return f"Use {node}, a smaller KV dtype,{shorter or ' or fewer plugins that take memory'}."
+
+
 def refusal(plan: Plan) -> tuple[str, str]:
     """Why a refused plan is refused, and the fix: the first reason of the kind that explains the others."""
     if plan.errors:
         first = plan.errors[0]
         return f"{first.message} (rule {first.rule})", degradable(first.fix, first.domain is not None)
     if not plan.budget.feasible:
-        return f"The stack does not fit: {plan.budget.reason}", "Use more or larger GPUs, or a smaller KV dtype."
+        return f"The stack does not fit: {plan.budget.reason}", _room(plan)
     problems = plan.flag_check.problems
     if not problems and plan.preflight is not None:
         by = f" (rule {', '.join(plan.preflight.explained_by)})" if plan.preflight.explained_by else ""
