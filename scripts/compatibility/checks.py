@@ -70,7 +70,8 @@ CHECKS: dict[tuple[str, str], Check] = {
         ("routing/prefix-cache", "kv-fp8/bytes-per-token"),
     ),
     ("dflash", "hicache"): Check(
-        "KV comes back from the host, and drafts are accepted as before: the draft's KV has to be stored too.",
+        "KV reaches the host and comes back. The probes' prompts are short and cold, so they do not see how drafts "
+        "fare after a hit in a lower tier: compare the acceptance length under load with that of a cold start.",
         ("hicache/host-stores", "hicache/host-hits", "dflash/acceptance-length"),
         "[sglang#31600](https://github.com/sgl-project/sglang/issues/31600): after a hit in storage the acceptance "
         "length fell from 5.94 to 2.87, since only the target's KV was stored; "
@@ -85,7 +86,7 @@ CHECKS: dict[tuple[str, str], Check] = {
     ),
     ("hicache", "routing"): Check(
         "The engine's page is the plan's, a repeated prompt is cached to the last whole page, and the host tier "
-        "gives back what the device evicted.",
+        "gives back what the device evicted. What a router predicts is not compared: this release starts none.",
         ("kv.page_size_tokens", "routing/prefix-cache", "hicache/host-hits"),
         "[llm-d-router#2153](https://github.com/llm-d/llm-d-router/issues/2153): pages smaller than the router's "
         "blocks, and no key ever matched.",
