@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PLUGINS := $(wildcard plugins/*)
 
-.PHONY: help setup vllm sglang engine demo lint test golden lock bench clean
+.PHONY: help setup vllm sglang engine demo lint test golden docs lock bench clean
 
 help:
 	@echo "make demo   set up, apply the laptop stack to a real vLLM on the CPU, prove it, ask it, shut it down"
@@ -49,6 +49,10 @@ bench: setup
 
 golden: setup
 	OPTISTACK_WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/golden
+
+docs: setup
+	$(BIN)/python -m scripts.rules_page
+	$(BIN)/python -m scripts.compatibility
 
 lock: setup
 	$(BIN)/python -m pip install --quiet uv

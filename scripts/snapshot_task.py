@@ -16,8 +16,8 @@ GPU = {"gpus": 1, "name": "NVIDIA B200", "sm": 100, "memory_bytes": 183_359 * 2*
 def run(backend: str, probe: str, gpu_for_vllm: str) -> dict[str, Any]:
     """``probe`` is optistack's ``probe_engine.py``, ``gpu_for_vllm`` the file that fakes a GPU for vLLM."""
     stand_ins = {"sglang": _for_sglang, "vllm": lambda: _for_vllm(gpu_for_vllm)}[backend]()
-    answer: dict[str, Any] = runpy.run_path(probe)["run"](backend, [])
-    return {**answer, "stand_ins": sorted(stand_ins)}
+    ask: Any = runpy.run_path(probe)
+    return {**ask["run"](backend, []), "stand_ins": sorted(stand_ins)}
 
 
 def _for_sglang() -> set[str]:
@@ -37,7 +37,8 @@ def _for_sglang() -> set[str]:
 
 def _for_vllm(gpu: str) -> set[str]:
     # Some choices and defaults ask the platform, and a parser for CUDA is wanted.
-    used: set[str] = runpy.run_path(gpu)["install"](GPU).used
+    faking: Any = runpy.run_path(gpu)
+    used: set[str] = faking["install"](GPU).used
     # 0.26 has looked for a GPU by then.
     setattr(importlib.import_module("vllm.platforms"), "_current_platform", None)  # noqa: B010
     return used

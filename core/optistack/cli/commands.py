@@ -24,8 +24,10 @@ COMMANDS = {
     "size": "Compare tensor-parallel sizes: memory, KV tokens, sessions that fit.",
     "schema": "Print the JSON Schema of a stack file, for editors.",
     "plugins": "List the installed plugins.",
+    "engines": "List the engines that are installed, can be, or are known by their flags.",
     "engine": "Install an engine into an environment of its own, or list those.",
     "model": "Make a small checkpoint to try things with, or list those.",
+    "doctor": "Check this machine, and say what to mend.",
 }
 """Name and summary, in the order of the help. The module is ``optistack.cli.<name>``."""
 

@@ -14,7 +14,7 @@ app = new_app("Install an engine into an environment of its own, or list those."
 
 @app.command()
 def install(
-    name: Annotated[str, typer.Argument(help="Which: `optistack engine list` shows them.")],
+    name: Annotated[str, typer.Argument(help="Which: `optistack engines` lists them.")],
     version: Annotated[str | None, typer.Option("--version", help="Another version than the usual.")] = None,
     allow_cuda_torch: Annotated[
         bool,
@@ -39,30 +39,7 @@ def install(
 
 @app.command(name="list")
 def list_(json: options.Json = False) -> None:
-    """List the engines that optistack installed, and those that it could install."""
-    from optistack.cli import screen
-    from optistack.cli.views.engines import engines_view
-    from optistack.engines.environment import installed_engines
-    from optistack.engines.recipes import RECIPES
+    """The same as `optistack engines`."""
+    from optistack.cli.engines import engines
 
-    there = [
-        {
-            "name": engine.name,
-            "version": engine.version,
-            "backend": engine.backend,
-            "python": str(engine.python),
-            "torch_version": engine.torch_version,
-            "installed": True,
-        }
-        for engine in installed_engines()
-    ]
-    have = {(engine["name"], engine["version"]) for engine in there}
-    possible = [
-        {"name": recipe.name, "version": recipe.version, "backend": recipe.backend, "python": None, "installed": False}
-        for recipe in RECIPES
-        if (recipe.name, recipe.version) not in have
-    ]
-    if json:
-        screen.print_json([*there, *possible])
-    else:
-        screen.show(*engines_view([*there, *possible]))
+    engines(json)

@@ -41,19 +41,13 @@ def explain(
 
 def _known(chosen: options.Choice) -> Known:
     """Every rule that is installed; the plan where there is a stack file for it."""
-    from optistack.backend import backend_names, get_backend
     from optistack.cli.workplace import open_stack
     from optistack.explain import Known
     from optistack.host import Host
-    from optistack.plan.core_rules import CORE_RULES
-    from optistack.rules import Rule
+    from optistack.plan.rule_book import all_rules
 
     plan = None
     host = Host.from_environment()
     if chosen.stack != options.DEFAULT_STACK or chosen.stack.exists():
         plan = open_stack(chosen).plan()
-    rules = [("optistack", rule) for rule in CORE_RULES]
-    rules += [(name, rule) for name in backend_names() for rule in get_backend(name).rules()]
-    for plugin in host.plugins():
-        rules += [(plugin.name, rule) for rule in host.call_many(plugin, "optistack_rules", Rule)]
-    return Known(rules=rules, plugins=host.plugins(), plan=plan)
+    return Known(rules=all_rules(host), plugins=host.plugins(), plan=plan)

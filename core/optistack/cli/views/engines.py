@@ -14,7 +14,11 @@ from optistack.cli.views.common import columns
 def engines_view(engines: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
     table = columns(None, None, None)
     for engine in engines:
-        where = engine["python"] or f"not installed: optistack engine install {engine['name']}"
+        where = {
+            "installed": engine["python"],
+            "installable": f"not installed: optistack engine install {engine['name']}",
+            "snapshot": "known by its flags: plans are checked against them",
+        }[engine["state"]]
         table.add_row(Text(engine["name"], "bold"), engine["version"], where)
     yield table
 

@@ -1,0 +1,1 @@
+"""``docs/compatibility.md``: every pair of plugins, planned for real. ``python -m scripts.compatibility`` writes it."""
