@@ -53,6 +53,9 @@ def _checkpoint(context: RuleContext) -> str | None:
     quantization = context.model.quantization
     method = quantization.method if quantization is not None else ""
     method = "modelopt" if method.startswith("modelopt") else method
+    if _runner(context) == "flashinfer_cutedsl" and context.node.sm not in kernels.SM100:
+        # Only for the SM100 family does SGLang look at the checkpoint before it checks this.
+        return f"flashinfer_cutedsl takes none on SM{context.node.sm}"
     # Those of a compressed-tensors NVFP4 checkpoint have a rule of their own.
     if method in takes or method == "compressed-tensors":
         return None
