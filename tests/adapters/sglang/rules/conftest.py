@@ -16,13 +16,14 @@ from optistack_adapters.sglang.rules import RULES
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory, kimi: Any, kimi_draft: Any) -> dict[str, Any]:
-    """Checkpoints on disk: a draft, one whose heads do not divide, a target quantized with compressed-tensors."""
+    """Checkpoints on disk: a draft, one whose heads do not divide, and targets of other kinds."""
     found: dict[str, Any] = {}
     for name, changes in (("draft", {}), ("odd_draft", {"num_attention_heads": 30, "num_key_value_heads": 6})):
         folder = tmp_path_factory.mktemp(name)
         (folder / "config.json").write_text(json.dumps({**kimi_draft.config, **changes}))
         found[name] = folder
     quantization = kimi.quantization.model_copy(update={"method": "compressed-tensors"})
+    found["minimax"] = kimi.model_copy(update={"architecture": "MiniMaxM2ForCausalLM"})
     found["compressed"] = kimi.model_copy(update={"quantization": quantization})
     return found
 
@@ -38,7 +39,7 @@ def plan_of(
         options = dict(given)
         if "facts" in options:
             name = options["facts"]
-            options["facts"] = folders["compressed"] if name == "compressed" else request.getfixturevalue(name)
+            options["facts"] = folders[name] if name in folders else request.getfixturevalue(name)
         if options.get("node") == "cpu":
             options["node"] = cpu
         context: RuleContext = build(*(filled(part) for part in parts), **options).context
