@@ -60,7 +60,7 @@ def _vllm_mla(sm: int, dtype: str, scales: str) -> tuple[str, ...]:
     if sm in DATACENTER_BLACKWELL:
         # CUTLASS_MLA raises at the first token when a scale is not 1.
         cutlass = ("CUTLASS_MLA",) if scales == UNIT else ()
-        return ("FLASHINFER_MLA", "TOKENSPEED_MLA", *cutlass, "FLASHMLA", "TRITON_MLA")
+        return ("FLASHINFER_MLA", "TOKENSPEED_MLA", *cutlass, "TRITON_MLA")
     return ("FLASHMLA", "TRITON_MLA") if sm // 10 == 9 else ("TRITON_MLA",)
 
 
