@@ -90,7 +90,13 @@ def _ask(python: Path, backend: str, source: Path) -> dict[str, Any]:
             "gpu_for_vllm": str(ROOT / "adapters/optistack_adapters/vllm/inside/vllm_stand_ins.py"),
         },
         packages=[source],
-        env={"SGLANG_USE_CPU_ENGINE": "0", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"},
+        # Choices that are a set come in the same order each time.
+        env={
+            "PYTHONHASHSEED": "0",
+            "SGLANG_USE_CPU_ENGINE": "0",
+            "VLLM_LOGGING_LEVEL": "ERROR",
+            "VLLM_NO_USAGE_STATS": "1",
+        },
     )
     return answer
 

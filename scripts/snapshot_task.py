@@ -15,7 +15,7 @@ GPU = {"gpus": 1, "name": "NVIDIA B200", "sm": 100, "memory_bytes": 183_359 * 2*
 
 def run(backend: str, probe: str, gpu_for_vllm: str) -> dict[str, Any]:
     """``probe`` is optistack's ``probe_engine.py``, ``gpu_for_vllm`` the file that fakes a GPU for vLLM."""
-    stand_ins = {"sglang": _for_sglang, "vllm": lambda: _for_vllm(gpu_for_vllm)}[backend]()
+    stand_ins = _for_vllm(gpu_for_vllm) if backend == "vllm" else _for_sglang()
     ask: Any = runpy.run_path(probe)
     return {**ask["run"](backend, []), "stand_ins": sorted(stand_ins)}
 
