@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from optistack.backend import RenderRequest
+from optistack.engines.environment import EngineEnvironment, installed_engines
 from optistack.facts import ModelFacts, NodeFacts, load_model, load_node
 from optistack.launch import Launch
 from optistack.memory.budget import budget
@@ -206,3 +208,15 @@ def cpu() -> NodeFacts:
 def full(build: Build, stack_parts: tuple[Settings, ...]) -> Planned:
     """The reference deployment: Kimi K2.6 in NVFP4 on four B200 with everything on."""
     return build(*stack_parts, **KIMI_SECTIONS)
+
+
+@pytest.fixture(scope="session")
+def sglang_cpu() -> EngineEnvironment:
+    """The installed SGLang for the CPU. Its resolution is the same as that for GPUs."""
+    for environment in installed_engines():
+        if environment.name == "sglang-cpu":
+            return environment
+    missing = "sglang-cpu is not installed: run `optistack engine install sglang-cpu`"
+    if os.environ.get("OPTISTACK_REQUIRE_ENGINES") == "1":
+        pytest.fail(missing)
+    pytest.skip(missing)

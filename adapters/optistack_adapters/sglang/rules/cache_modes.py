@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optistack.rules import Rule, RuleContext, Severity
+from optistack.rules import Evidence, Rule, RuleContext, Severity
 from optistack_adapters.sglang.rules.common import BACKENDS, attention_backends, drafting, is_mla, number, said
 
 UNIFIED_DFLASH = ("fa3", "flashinfer", "triton", "trtllm_mha")
@@ -68,7 +68,8 @@ def _unified_layout(context: RuleContext) -> bool:
 
 
 def _unified_eagle(context: RuleContext) -> bool:
-    return _unified(context) and _on(context) and drafting(context, "eagle", "eagle3", "nextn")
+    hybrid = bool(context.model.attention.uncounted) and not _on(context)
+    return _unified(context) and drafting(context, "eagle", "eagle3", "nextn") and not hybrid
 
 
 def _unified_dflash(context: RuleContext) -> str | None:
@@ -83,6 +84,7 @@ RULES: tuple[Rule, ...] = (
         message="In buffer_only mode everything lies in the storage tier, and the stack has none.",
         fix="Add a storage tier, or take --hicache-host-memory-mode out.",
         upstream="sglang 0.5.23 arg_groups/hicache_hook.py:273",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         versions=">=0.5.20",
         fires=_buffer_storage,
@@ -93,6 +95,7 @@ RULES: tuple[Rule, ...] = (
         message="In buffer_only mode SGLang would take write_through instead of write_back.",
         fix="Set the host tier's write_policy to write_through.",
         upstream="sglang 0.5.23 arg_groups/hicache_hook.py:279",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         versions=">=0.5.20",
         fires=_buffer_write_back,
@@ -103,6 +106,7 @@ RULES: tuple[Rule, ...] = (
         message="--hicache-host-memory-fraction sizes a host tier that has no size; {detail} outranks it.",
         fix="Take one of the two out.",
         upstream="sglang 0.5.23 arg_groups/hicache_hook.py:126",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         versions=">=0.5.22",
         fires=_fraction_ignored,
@@ -122,6 +126,7 @@ RULES: tuple[Rule, ...] = (
         message="HiCache and LMCache exclude each other.",
         fix="Take --enable-lmcache out of engine_args, or leave the cache tiers out.",
         upstream="sglang 0.5.23 arg_groups/kv_cache_hook.py:434",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         versions=">=0.5.21",
         fires=_lmcache,
@@ -132,6 +137,7 @@ RULES: tuple[Rule, ...] = (
         message="SGLang's LMCache has no speculative decoding.",
         fix="Take --enable-lmcache out of engine_args, or leave speculation out.",
         upstream="sglang 0.5.23 arg_groups/kv_cache_hook.py:449",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         versions=">=0.5.23",
         fires=_lmcache_drafts,
@@ -142,6 +148,7 @@ RULES: tuple[Rule, ...] = (
         message="HiCache and the external cache linker exclude each other.",
         fix="Take --enable-unified-cache-external-linker out of engine_args, or leave the cache tiers out.",
         upstream="sglang 0.5.23 arg_groups/hicache_hook.py:51",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         versions=">=0.5.21",
         fires=_linker,
@@ -152,6 +159,7 @@ RULES: tuple[Rule, ...] = (
         message="Under decode context parallelism HiCache goes with DSPARK drafts only.",
         fix="Take --dcp-size out of engine_args, or leave the drafter or the cache tiers out.",
         upstream="sglang 0.5.23 arg_groups/hicache_hook.py:141",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         versions=">=0.5.21",
         fires=_context_parallel_drafts,
@@ -162,6 +170,7 @@ RULES: tuple[Rule, ...] = (
         message="Under decode context parallelism HiCache is for MLA models only.",
         fix="Take --dcp-size out of engine_args, or leave the cache tiers out.",
         upstream="sglang 0.5.23 arg_groups/hicache_hook.py:157",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         versions=">=0.5.21",
         fires=_context_parallel_model,
@@ -172,16 +181,18 @@ RULES: tuple[Rule, ...] = (
         message="With --enable-unified-memory SGLang would take page_first and kernel instead of page_first_direct.",
         fix="Set the host tier's layout to page_first and its io_backend to kernel.",
         upstream="sglang 0.5.23 arg_groups/hicache_hook.py:229",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         versions=">=0.5.23",
         fires=_unified_layout,
     ),
     Rule(
-        id="sglang-hicache-unified-memory-eagle",
+        id="sglang-unified-memory-eagle",
         severity=Severity.ERROR,
-        message="With --enable-unified-memory EAGLE's drafts and HiCache exclude each other.",
+        message="With --enable-unified-memory EAGLE needs a model that mixes kinds of attention, and no HiCache.",
         fix="Take --enable-unified-memory out of engine_args.",
-        upstream="sglang 0.5.23 arg_groups/kv_cache_hook.py:678",
+        upstream="sglang 0.5.23 arg_groups/kv_cache_hook.py:611, :678",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         versions=">=0.5.23",
         fires=_unified_eagle,
@@ -192,6 +203,7 @@ RULES: tuple[Rule, ...] = (
         message="With --enable-unified-memory DFlash's drafts are not verified by {detail}.",
         fix=f"Take --enable-unified-memory out of engine_args, or use one of {', '.join(UNIFIED_DFLASH)}.",
         upstream="sglang 0.5.23 arg_groups/kv_cache_hook.py:646",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         versions=">=0.5.23",
         fires=_unified_dflash,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optistack.rules import Rule, RuleContext, Severity
+from optistack.rules import Evidence, Rule, RuleContext, Severity
 from optistack_adapters.sglang.rules.common import (
     BACKENDS,
     attention_backends,
@@ -81,8 +81,7 @@ def _pipeline(context: RuleContext) -> str | None:
 
 
 def _hidden_states(context: RuleContext) -> bool:
-    drafts = said(context, "--speculative-draft-model-path") is not None
-    return context.launch.has("--enable-return-aux-hidden-states") and drafts
+    return context.launch.has("--enable-return-aux-hidden-states")
 
 
 def _nvfp4_method(context: RuleContext) -> bool:
@@ -102,6 +101,7 @@ RULES: tuple[Rule, ...] = (
         message="A tree of drafts on pages of several tokens is not verified by {detail}.",
         fix=f"Take --speculative-eagle-topk out, or use {', '.join(TREES)}.",
         upstream="sglang 0.5.23 arg_groups/speculative_hook.py:1278",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         fires=_eagle_pages,
     ),
@@ -120,6 +120,7 @@ RULES: tuple[Rule, ...] = (
         message="NGRAM's tree needs pages of one token there: it is {detail}.",
         fix="Set --speculative-ngram-max-bfs-breadth to 1, or use flashinfer.",
         upstream="sglang 0.5.23 arg_groups/speculative_hook.py:1361",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         fires=_ngram_pages,
     ),
@@ -129,6 +130,7 @@ RULES: tuple[Rule, ...] = (
         message="SGLang has no {detail} speculation with data-parallel attention.",
         fix="Set parallel.attention_data to 1, or use another method.",
         upstream="sglang 0.5.23 arg_groups/speculative_hook.py:1078, :1366",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         fires=_attention_data,
     ),
@@ -138,6 +140,7 @@ RULES: tuple[Rule, ...] = (
         message="--speculative-use-block-verification is for EAGLE, NEXTN, DFLASH and DSPARK, not for {detail}.",
         fix="Take it out of engine_args.",
         upstream="sglang 0.5.23 arg_groups/speculative_hook.py:175",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         versions=">=0.5.23",
         fires=_blocks,
@@ -148,6 +151,7 @@ RULES: tuple[Rule, ...] = (
         message="--speculative-use-rejection-sampling is for EAGLE and NEXTN, not for {detail}.",
         fix="Take it out of engine_args.",
         upstream="sglang 0.5.23 arg_groups/speculative_hook.py:1215",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         fires=_rejection,
     ),
@@ -167,6 +171,7 @@ RULES: tuple[Rule, ...] = (
         message="SGLang switches --enable-mixed-chunk off for {detail} speculation.",
         fix="Take it out of engine_args.",
         upstream="sglang 0.5.23 arg_groups/speculative_hook.py:1109, :1331",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         fires=_mixed,
     ),
@@ -176,6 +181,7 @@ RULES: tuple[Rule, ...] = (
         message="--speculative-draft-sink-size is part of a window, and there is none.",
         fix="Set speculation.draft_window_tokens, or take the sink out.",
         upstream="sglang 0.5.23 arg_groups/speculative_hook.py:227",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         versions=">=0.5.21",
         fires=_sink,
@@ -186,15 +192,17 @@ RULES: tuple[Rule, ...] = (
         message="SGLang has no {detail} speculation with pipeline parallelism in an engine that prefills and decodes.",
         fix="Take --pp-size out of engine_args, or leave speculation out.",
         upstream="sglang 0.5.23 arg_groups/validation_hook.py:132, arg_groups/speculative_hook.py:319",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         fires=_pipeline,
     ),
     Rule(
-        id="sglang-hidden-states-draft",
+        id="sglang-hidden-states-capture",
         severity=Severity.ERROR,
-        message="--enable-return-aux-hidden-states captures without a draft, and the stack has one.",
-        fix="Take it out of engine_args, or leave speculation out.",
-        upstream="sglang 0.5.23 arg_groups/validation_hook.py:720",
+        message="--enable-return-aux-hidden-states needs a method and no draft, and switches drafting off.",
+        fix="Take it out of engine_args.",
+        upstream="sglang 0.5.23 arg_groups/validation_hook.py:704",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         versions=">=0.5.23",
         fires=_hidden_states,
@@ -205,6 +213,7 @@ RULES: tuple[Rule, ...] = (
         message="SGLang does not speculate with a standalone draft on NVFP4 KV.",
         fix="Use fp8_e4m3 KV, or EAGLE.",
         upstream="sglang 0.5.23 arg_groups/kv_cache_hook.py:183",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         sm=(100, 103),
         versions=">=0.5.21",
@@ -216,6 +225,7 @@ RULES: tuple[Rule, ...] = (
         message="On NVFP4 KV a draft runs on trtllm_mha only, not on {detail}.",
         fix="Set speculation.draft_attention_backend to trtllm_mha, or use fp8_e4m3 KV.",
         upstream="sglang 0.5.23 arg_groups/kv_cache_hook.py:226",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         sm=(100, 103),
         versions=">=0.5.21",

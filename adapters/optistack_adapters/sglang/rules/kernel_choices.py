@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from optistack.plugin import Domain
-from optistack.rules import Rule, RuleContext, Severity
+from optistack.rules import Evidence, Rule, RuleContext, Severity
 from optistack_adapters.sglang.rules.common import (
     BACKENDS,
     attention_backends,
@@ -76,6 +76,7 @@ RULES: tuple[Rule, ...] = (
         message="SGLang does not speculate on flex_attention.",
         fix="Use other attention kernels, or leave speculation out.",
         upstream="sglang 0.5.23 arg_groups/attention_hook.py:162",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         fires=_flex,
     ),
@@ -85,6 +86,7 @@ RULES: tuple[Rule, ...] = (
         message="cutedsl_mla only decodes; it cannot be the kernels of prefill.",
         fix="Set serving.prefill_attention_backend to trtllm_mla, or leave it out.",
         upstream="sglang 0.5.23 arg_groups/overrides.py:1241",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         fires=_cutedsl_prefill,
     ),
@@ -94,6 +96,7 @@ RULES: tuple[Rule, ...] = (
         message="cutedsl_mla reads fp8_e4m3 and bfloat16 KV, not {detail}.",
         fix="Use fp8_e4m3 or bfloat16.",
         upstream="sglang 0.5.23 arg_groups/overrides.py:1248",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         domain=Domain.KV,
         fires=_cutedsl_kv,
@@ -104,6 +107,7 @@ RULES: tuple[Rule, ...] = (
         message="tokenspeed_mla is an old name: SGLang would take {detail}.",
         fix="Set serving.attention_backend to cutedsl_mla and kv.dtype to fp8_e4m3.",
         upstream="sglang 0.5.23 arg_groups/serving_hook.py:304",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         versions=">=0.5.23",
         fires=_tokenspeed,
@@ -114,6 +118,7 @@ RULES: tuple[Rule, ...] = (
         message="--enable-deterministic-inference does not go with {detail}.",
         fix="Set serving.attention_backend to one of these.",
         upstream="sglang 0.5.23 arg_groups/overrides.py:1119, arg_groups/attention_hook.py:644",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         fires=_deterministic,
     ),
@@ -123,6 +128,7 @@ RULES: tuple[Rule, ...] = (
         message="With --enable-deterministic-inference SGLang switches the prefix cache off for flashinfer.",
         fix="Set serving.attention_backend to triton or fa3, or serving.prefix_caching to false.",
         upstream="sglang 0.5.23 arg_groups/attention_hook.py:659",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         fires=_deterministic_radix,
     ),
@@ -142,6 +148,7 @@ RULES: tuple[Rule, ...] = (
         message="flashinfer and trtllm_mha alone prefill with NVFP4 KV, not {detail}.",
         fix="Leave serving.attention_backend out, or use fp8_e4m3 KV.",
         upstream="sglang 0.5.23 arg_groups/kv_cache_hook.py:53",
+        evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         versions=">=0.5.21",
         fires=_nvfp4_prefill,

@@ -31,8 +31,8 @@ def experts(runner: str) -> WeightQuantization:
     return WeightQuantization(moe_backend=choose(runner))
 
 
-def drafts(method: str, **more: str) -> Speculation:
-    fields = {"method": method, "num_draft_tokens": 7, **more}
+def drafts(method: str, **more: Any) -> Speculation:
+    fields: dict[str, Any] = {"method": method, "num_draft_tokens": 7, **more}
     if method != "ngram":
         fields["draft_checkpoint"] = "some/draft"
     return Speculation(**{name: choose(value) for name, value in fields.items()})
@@ -134,9 +134,9 @@ CASES: dict[str, tuple[Case, Case]] = {
         ((drafts("dflash"),), by_hand(TP4, "--pp-size", "2")),
         ((), by_hand(TP4, "--pp-size", "2")),
     ),
-    "sglang-hidden-states-draft": (
+    "sglang-hidden-states-capture": (
         ((drafts("dflash"),), by_hand(TP4, "--enable-return-aux-hidden-states")),
-        ((), by_hand(TP4, "--enable-return-aux-hidden-states")),
+        ((drafts("dflash"),), TP4),
     ),
     "sglang-nvfp4-kv-standalone": (((NVFP4, drafts("standalone")), B1), ((NVFP4, drafts("eagle3")), B1)),
     "sglang-nvfp4-kv-draft-kernels": (
@@ -167,13 +167,13 @@ CASES: dict[str, tuple[Case, Case]] = {
     ),
     "sglang-hicache-context-parallel-drafts": (
         ((HOST, drafts("dflash")), by_hand(TP4, *DCP)),
-        ((HOST, drafts("dspark")), by_hand(TP4, *DCP)),
+        ((HOST, drafts("dspark", num_draft_tokens=8)), by_hand(TP4, *DCP)),
     ),
     "sglang-hicache-context-parallel-model": (((HOST,), by_hand(B1, *DCP)), ((HOST,), by_hand(TP4, *DCP))),
     "sglang-hicache-unified-memory-layout": (((DIRECT,), by_hand(B1, UNIFIED)), ((HOST,), by_hand(B1, UNIFIED))),
-    "sglang-hicache-unified-memory-eagle": (
+    "sglang-unified-memory-eagle": (
         ((HOST, drafts("eagle3")), by_hand(B1, UNIFIED)),
-        ((drafts("eagle3"),), by_hand(B1, UNIFIED)),
+        ((HOST, drafts("eagle3")), B1),
     ),
     "sglang-unified-memory-dflash": (
         ((drafts("dflash"),), by_hand(TP4, UNIFIED)),
@@ -189,3 +189,31 @@ CHANGED: dict[str, tuple[Case, dict[str, str]]] = {
     "sglang-ngram-tree-pages": (((drafts("ngram"),), TP4), {BREADTH: "10"}),
 }
 """Flags that the adapter says itself: a plan, and what turns it into one on which the rule fires."""
+
+SERVING: dict[str, tuple[Case, Case]] = {
+    "sglang-priority-policy": (
+        ((), {**TP4, "serving": {"schedule_policy": "lpm"}, "engine_args": ["--enable-priority-scheduling"]}),
+        ((), {**TP4, "engine_args": ["--enable-priority-scheduling"]}),
+    ),
+    "sglang-retraction-priority": (
+        ((), {**TP4, "engine_args": ["--retraction-policy", "priority"]}),
+        ((), {**TP4, "engine_args": ["--retraction-policy", "priority", "--enable-priority-scheduling"]}),
+    ),
+    "sglang-load-publisher": (
+        ((), {**TP4, "engine_args": ["--load-publish-endpoint", "auto"]}),
+        ((), {**TP4, "engine_args": ["--load-publish-endpoint", "off"]}),
+    ),
+    "sglang-dp-lm-head": (
+        ((), {**TP4, "engine_args": ["--enable-dp-lm-head"]}),
+        ((), {**GROUPS, "engine_args": ["--enable-dp-lm-head"]}),
+    ),
+    "sglang-replicas-attention-data": (
+        ((), {**GROUPS, "engine_args": ["--dp-size", "2"]}),
+        ((), {**TP4, "engine_args": ["--dp-size", "2"]}),
+    ),
+    "sglang-dflash-disaggregation": (
+        ((drafts("dflash"),), {**TP4, "engine_args": ["--disaggregation-mode", "prefill"]}),
+        ((), {**TP4, "engine_args": ["--disaggregation-mode", "prefill"]}),
+    ),
+}
+"""The same for rules about the engine as a whole."""

@@ -6,17 +6,15 @@ import dataclasses
 from typing import Any
 
 import pytest
+from tests.adapters.sglang.rules.combination_cases import SERVING
 
 from optistack.launch import LaunchArgument
 from optistack.rules import Rule, Severity, evaluate
-from optistack.settings import Speculation, choose
 from optistack_adapters.sglang.rules import RULES as ALL
 from optistack_adapters.sglang.rules.serving import RULES
 
 TP4: dict[str, Any] = {"parallel": {"tensor": 4}}
 GROUPS: dict[str, Any] = {"node": "b200x8", "parallel": {"tensor": 8, "attention_data": 4}}
-DRAFT = Speculation(method=choose("dflash"), draft_checkpoint=choose("some/draft"), num_draft_tokens=choose(7))
-
 
 CASES: dict[str, Any] = {
     "sglang-served-name-colon": (
@@ -27,30 +25,7 @@ CASES: dict[str, Any] = {
         ((), GROUPS),
         ((), {**GROUPS, "engine_args": ["--schedule-conservativeness", "1.0"]}),
     ),
-    "sglang-priority-policy": (
-        ((), {**TP4, "serving": {"schedule_policy": "lpm"}, "engine_args": ["--enable-priority-scheduling"]}),
-        ((), {**TP4, "engine_args": ["--enable-priority-scheduling"]}),
-    ),
-    "sglang-retraction-priority": (
-        ((), {**TP4, "engine_args": ["--retraction-policy", "priority"]}),
-        ((), {**TP4, "engine_args": ["--retraction-policy", "priority", "--enable-priority-scheduling"]}),
-    ),
-    "sglang-load-publisher": (
-        ((), {**TP4, "engine_args": ["--load-publish-endpoint", "auto"]}),
-        ((), {**TP4, "engine_args": ["--load-publish-endpoint", "off"]}),
-    ),
-    "sglang-dp-lm-head": (
-        ((), {**TP4, "engine_args": ["--enable-dp-lm-head"]}),
-        ((), {**GROUPS, "engine_args": ["--enable-dp-lm-head"]}),
-    ),
-    "sglang-replicas-attention-data": (
-        ((), {**GROUPS, "engine_args": ["--dp-size", "2"]}),
-        ((), {**TP4, "engine_args": ["--dp-size", "2"]}),
-    ),
-    "sglang-dflash-disaggregation": (
-        ((DRAFT,), {**TP4, "engine_args": ["--disaggregation-mode", "prefill"]}),
-        ((), {**TP4, "engine_args": ["--disaggregation-mode", "prefill"]}),
-    ),
+    **SERVING,
 }
 """A plan on which the rule fires, and one on which it does not: settings, and the rest of the stack."""
 
