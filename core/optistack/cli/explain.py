@@ -41,7 +41,7 @@ def explain(
 
 def _known(chosen: options.Choice) -> Known:
     """Every rule that is installed; the plan where there is a stack file for it."""
-    from optistack.cli.workplace import open_stack
+    from optistack.cli.workbench import open_stack
     from optistack.explain import Known
     from optistack.host import Host
     from optistack.plan.rule_book import all_rules

@@ -44,7 +44,7 @@ def plan(
     Nothing is started. A plan that cannot work is shown all the same, with the reason last and exit code 2.
     """
     from optistack.cli import screen
-    from optistack.cli.workplace import open_stack
+    from optistack.cli.workbench import open_stack
     from optistack.errors import InputError
 
     to_stdout = script == Path("-")
@@ -86,7 +86,7 @@ def _show_diff(made: Plan, other: Path, chosen: options.Choice, name: Path, *, j
 
     from optistack.cli import screen
     from optistack.cli.views.diff import diff_view
-    from optistack.cli.workplace import open_stack
+    from optistack.cli.workbench import open_stack
     from optistack.plan.diff import diff_plans
     from optistack.plan.lock import is_lock, read_lock
 

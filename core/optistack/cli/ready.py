@@ -8,7 +8,7 @@ from pathlib import Path
 from optistack.backend import Backend, get_backend
 from optistack.cli.options import Choice
 from optistack.cli.views.rules import refusal
-from optistack.cli.workplace import open_stack
+from optistack.cli.workbench import open_stack
 from optistack.engines.environment import installed_engines
 from optistack.engines.progress import Progress
 from optistack.errors import InputError, PlanRefusedError
@@ -33,14 +33,14 @@ class Ready:
 
 def from_stack(chosen: Choice, progress: Progress, *, allow_degraded: bool, preflight: bool) -> Ready:
     """Plan the stack. Raises PlanRefusedError when the plan is refused."""
-    workplace = open_stack(chosen)
-    plan = workplace.plan(allow_degraded=allow_degraded, progress=progress)
+    workbench = open_stack(chosen)
+    plan = workbench.plan(allow_degraded=allow_degraded, progress=progress)
     _require_accepted(plan)
     python = plan.engine.python
     if preflight:
-        plan = _asked(plan, plan.engine.python, workplace.backend, progress)
+        plan = _asked(plan, plan.engine.python, workbench.backend, progress)
     env = next((engine.env for engine in installed_engines() if str(engine.python) == python), {})
-    return Ready(plan, workplace.host, workplace.backend, python, env)
+    return Ready(plan, workbench.host, workbench.backend, python, env)
 
 
 def from_lock(path: Path, chosen: Choice, progress: Progress, *, preflight: bool) -> Ready:

@@ -33,21 +33,21 @@ def size(
     reports less what the engine takes.
     """
     from optistack.cli import screen
-    from optistack.cli.workplace import open_stack
+    from optistack.cli.workbench import open_stack
     from optistack.errors import InputError
     from optistack.plan.size import sizes
 
     if hbm_gb is not None and hbm_gb <= 0:
         raise InputError(f"--hbm-gb {hbm_gb:g}: a GPU has more than that.", fix="Give it in GB: 180.")
     chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting)
-    workplace = open_stack(chosen)
-    gross_gb, rows = sizes(workplace.spec, workplace.host, workplace.backend, gross_hbm_gb=hbm_gb)
+    workbench = open_stack(chosen)
+    gross_gb, rows = sizes(workbench.spec, workbench.host, workbench.backend, gross_hbm_gb=hbm_gb)
     if json:
         screen.print_json({"gross_hbm_gb": gross_gb, "rows": [row.model_dump(mode="json") for row in rows]})
         return
     from optistack.cli.views.size import size_view
 
-    spec = workplace.spec
+    spec = workbench.spec
     request = spec.workload.input_tokens + spec.workload.output_tokens
     title = f"{spec.model.checkpoint} with {', '.join(spec.plugins) or 'no plugins'}; sessions of {request:,} tokens"
     screen.show(*size_view(rows, title, gross_gb))

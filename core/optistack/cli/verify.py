@@ -44,13 +44,13 @@ def verify(
     from optistack.cli.receipts import failure
     from optistack.cli.views.receipt import receipt_view
     from optistack.cli.views.rules import refusal
-    from optistack.cli.workplace import open_stack
+    from optistack.cli.workbench import open_stack
     from optistack.errors import CheckFailedError, InputError
     from optistack.verify.endpoint import Endpoint
     from optistack.verify.verify import verify
 
     chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting)
-    workplace = open_stack(chosen)
+    workbench = open_stack(chosen)
     try:
         text = log.read_text(encoding="utf-8", errors="replace") if log else None
     except OSError as error:
@@ -60,9 +60,9 @@ def verify(
         screen.ScreenProgress() as progress,
     ):
         progress.step("Planning for the engine that is there")
-        plan = workplace.for_engine_at(client).plan(allow_degraded=allow_degraded, progress=progress)
+        plan = workbench.for_engine_at(client).plan(allow_degraded=allow_degraded, progress=progress)
         progress.step(f"Checking {endpoint}")
-        receipt = verify(plan, client, workplace.host, workplace.backend, log=text)
+        receipt = verify(plan, client, workbench.host, workbench.backend, log=text)
     if json:
         screen.print_json(receipt)
     else:

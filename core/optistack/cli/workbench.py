@@ -18,14 +18,14 @@ from optistack.verify.endpoint import Endpoint
 
 
 @dataclass(frozen=True)
-class Workplace:
+class Workbench:
     """A loaded stack with the plugins and the adapter that it is planned with."""
 
     spec: StackSpec
     host: Host
     backend: Backend
 
-    def for_engine_at(self, endpoint: Endpoint) -> Workplace:
+    def for_engine_at(self, endpoint: Endpoint) -> Workbench:
         """The same, planned for the engine version that runs at ``endpoint``, unless the stack names one.
 
         Raises InputError when nobody answers there, or somebody who is no engine.
@@ -53,8 +53,8 @@ class Workplace:
         )
 
 
-def open_stack(choice: Choice) -> Workplace:
+def open_stack(choice: Choice) -> Workbench:
     """Load the stack that ``choice`` names. Raises InputError for whatever is wrong with it."""
     host = Host.from_environment(disable=choice.without)
     spec = load_stack(choice.stack, host, choice.overrides)
-    return Workplace(spec, host, get_backend_for(spec, None))
+    return Workbench(spec, host, get_backend_for(spec, None))
