@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from optistack.engines.environment import EngineEnvironment, installed_engines
+from optistack.engines.environment import EngineEnvironment
 from optistack.errors import InputError
 from optistack.host import Host
 from optistack.plan.build import build_plan
@@ -214,19 +213,8 @@ def test_words_that_are_one_to_sglang_are_no_change() -> None:
     assert not same("bf16", "fp8_e4m3") and not same([1], [2]) and not same(True, None)
 
 
-@pytest.fixture(scope="module")
-def real() -> EngineEnvironment:
-    for environment in installed_engines():
-        if environment.name == "sglang-cpu":
-            return environment
-    missing = "sglang-cpu is not installed: run `optistack engine install sglang-cpu`"
-    if os.environ.get("OPTISTACK_REQUIRE_ENGINES") == "1":
-        pytest.fail(missing)
-    pytest.skip(missing)
-
-
-def ask_real(plan: Plan, real: EngineEnvironment) -> Preflight:
-    answer = backend.preflight(plan, real.python, real.env)
+def ask_real(plan: Plan, sglang_cpu: EngineEnvironment) -> Preflight:
+    answer = backend.preflight(plan, sglang_cpu.python, sglang_cpu.env)
     assert answer is not None
     return explained(answer, plan.findings)
 
@@ -234,23 +222,23 @@ def ask_real(plan: Plan, real: EngineEnvironment) -> Preflight:
 @pytest.mark.engine
 @pytest.mark.parametrize(("stack", "gpu"), [("kimi-k2.6-b200x4", "NVIDIA B200"), ("kimi-k2.6-b300x4", "NVIDIA B300")])
 def test_the_golden_launches_resolve_as_planned(
-    planned: MakePlan, real: EngineEnvironment, stack: str, gpu: str
+    planned: MakePlan, sglang_cpu: EngineEnvironment, stack: str, gpu: str
 ) -> None:
-    answer = ask_real(planned(stack), real)
+    answer = ask_real(planned(stack), sglang_cpu)
     assert (answer.verdict, answer.message, answer.changes) == (Verdict.ACCEPTED, "", ())
     assert answer.gpu_faked.startswith(gpu)
 
 
 @pytest.mark.engine
-def test_a_page_size_that_the_kernels_do_not_take_is_told(planned: MakePlan, real: EngineEnvironment) -> None:
-    answer = ask_real(planned(page_size="16"), real)
+def test_a_page_size_that_the_kernels_do_not_take_is_told(planned: MakePlan, sglang_cpu: EngineEnvironment) -> None:
+    answer = ask_real(planned(page_size="16"), sglang_cpu)
     assert [(c.flag, c.asked, c.becomes, c.source) for c in answer.changes] == [
         ("--page-size", "16", "64", "_mla_backend_page_constraints")
     ]
 
 
 @pytest.mark.engine
-def test_kv_that_no_mla_kernel_reads_is_rejected(planned: MakePlan, real: EngineEnvironment) -> None:
-    answer = ask_real(planned(kv_cache_dtype="nvfp4"), real)
+def test_kv_that_no_mla_kernel_reads_is_rejected(planned: MakePlan, sglang_cpu: EngineEnvironment) -> None:
+    answer = ask_real(planned(kv_cache_dtype="nvfp4"), sglang_cpu)
     assert answer.verdict is Verdict.REJECTED
     assert "backend 'trtllm_mla' provides neither" in answer.message
