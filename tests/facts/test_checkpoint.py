@@ -109,6 +109,11 @@ def test_config_with_an_absurd_value(write_folder: Any, made: Any) -> None:
         ({"num_key_value_heads": 4}, "num_key_value_heads x head_dim is 64"),
         ({"vocab_size": 5}, "vocab_size is 5"),
         ({"intermediate_size": 1}, "intermediate_size is 1"),
+        ({"quantization_config": {"quant_method": "fp8", "fmt": "e4m3"}}, "every tensor is plain (BF16)"),
+        (
+            {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16}},
+            "the weights are quantized (NVFP4)",
+        ),
     ],
 )
 def test_config_that_contradicts_its_tensors(write_folder: Any, made: Any, change: Any, message: str) -> None:

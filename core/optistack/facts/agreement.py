@@ -7,8 +7,12 @@ from pathlib import Path
 
 from optistack.errors import InputError
 from optistack.facts.configuration import Shape
+from optistack.facts.model import Quantization
 from optistack.facts.safetensors import Tensor
 from optistack.facts.tensors import is_vision, layer_of
+
+_PLAIN = frozenset(("F64", "F32", "F16", "BF16", "I64", "BOOL"))
+"""Dtypes of tensors that are not quantized, in safetensors' words."""
 
 
 def check_agreement(shape: Shape, tensors: Mapping[str, Tensor], config_file: Path) -> None:
@@ -26,6 +30,16 @@ def check_agreement(shape: Shape, tensors: Mapping[str, Tensor], config_file: Pa
         for axis, size, key in _expected(shape, name):
             if axis >= len(tensor.shape) or tensor.shape[axis] != size:
                 _differ(config_file, f"{key} is {size}", f"tensor {name!r} is {list(tensor.shape)}")
+
+
+def check_precision(quantization: Quantization | None, tensors: Mapping[str, Tensor], config_file: Path) -> None:
+    """InputError when the metadata says that weights are quantized and every tensor is plain."""
+    if quantization is None or not quantization.algo:
+        return
+    dtypes = {tensor.dtype for tensor in tensors.values()}
+    if dtypes <= _PLAIN:
+        says = f"the weights are quantized ({', '.join(quantization.algo)})"
+        _differ(config_file, says, f"every tensor is plain ({', '.join(sorted(dtypes))})")
 
 
 def _check_counts(shape: Shape, tensors: Mapping[str, Tensor], config_file: Path) -> None:

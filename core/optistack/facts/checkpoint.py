@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from optistack.errors import InputError
-from optistack.facts.agreement import check_agreement
+from optistack.facts.agreement import check_agreement, check_precision
 from optistack.facts.configuration import Shape, draft_settings, read_json, read_shape
 from optistack.facts.hub import cache_folder, cached_snapshot, is_hub_id
 from optistack.facts.model import Component, ModelFacts, Quantization
@@ -138,6 +138,7 @@ def _from_shards(
     if not tensors:
         raise InputError(f"The safetensors files in {config_file.parent} hold no tensor.", fix="Download them again.")
     check_agreement(shape, tensors, config_file)
+    check_precision(quantization, tensors, config_file)
     return components(tensors, shape.layers, packed_bits(quantization)), has_kv_scales(tensors)
 
 
