@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from optistack.markers import hookimpl
@@ -10,6 +10,8 @@ from optistack.plugin import Domain, PluginInfo
 from optistack_dflash.options import DFlashOptions
 
 if TYPE_CHECKING:
+    import typer
+
     from optistack.context import PlanContext
     from optistack.plan.plan import Plan
     from optistack.rules import Rule
@@ -48,3 +50,10 @@ def optistack_probe(plan: Plan, endpoint: Endpoint) -> Sequence[CheckResult]:
     from optistack_dflash.probe import probe
 
     return probe(plan, endpoint)
+
+
+@hookimpl
+def optistack_commands() -> Mapping[str, typer.Typer]:
+    from optistack_dflash.commands import app
+
+    return {"dflash": app}
