@@ -4,7 +4,8 @@
 
 Greedy answers to the held-out prompts, by domain: vLLM's counters of speculation give the acceptance length and the
 acceptance by position. The answers' ids go to RESULT.<domain>.safetensors, which `optistack dflash evaluate` takes.
-Then 1, 4 and 16 held-out code prompts at once, 256 tokens each: tokens/s/user = 256 / seconds, the median of --repeats.
+Then 1, 4 and 16 held-out code prompts at once, 256 tokens each: tokens/s/user = 256 / seconds, the median of --repeats
+after one that is not counted.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=200, help="held-out prompts of each domain")
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--concurrency", type=int, nargs="*", default=[1, 4, 16])
+    parser.add_argument("--speed-tokens", type=int, default=256, help="tokens of an answer when speed is measured")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--cpu", action="store_true", help="small and eager, for a trial on a CPU")
     given = parser.parse_args()
@@ -77,7 +79,9 @@ def main() -> None:
         before = counters(engine)
         outputs = engine.generate([{"prompt_token_ids": ids} for ids in part], greedy, use_tqdm=False)
         after = counters(engine)
-        sequences = [Recorded((*ids, *out.outputs[0].token_ids), len(ids)) for ids, out in zip(part, outputs, strict=True)]
+        sequences = [
+            Recorded((*ids, *out.outputs[0].token_ids), len(ids)) for ids, out in zip(part, outputs, strict=True)
+        ]
         provenance = Provenance(
             given.target.name,
             fingerprint(given.target),
@@ -88,7 +92,10 @@ def main() -> None:
         shard = given.out.with_suffix(f".{domain}.safetensors")
         write_shard(shard, sequences, domain=domain, provenance=provenance)
         drafts, accepted = after[0] - before[0], after[1] - before[1]
-        found: dict[str, Any] = {"answers": len(sequences), "tokens": sum(len(one.ids) - one.prompt_tokens for one in sequences)}
+        found: dict[str, Any] = {
+            "answers": len(sequences),
+            "tokens": sum(len(one.ids) - one.prompt_tokens for one in sequences),
+        }
         if drafts:
             old = before[2] or [0.0] * len(after[2])
             found["drafts"] = drafts
@@ -96,14 +103,14 @@ def main() -> None:
             found["by_position"] = [(new - past) / drafts for new, past in zip(after[2], old, strict=True)]
         result[domain] = found
         print(domain, json.dumps(found), flush=True)
-    fixed = vllm.SamplingParams(temperature=0.0, max_tokens=256, ignore_eos=True, detokenize=False)
+    fixed = vllm.SamplingParams(temperature=0.0, max_tokens=given.speed_tokens, ignore_eos=True, detokenize=False)
     for users in given.concurrency:
         speeds = []
         for repeat in range(given.repeats + 1):
             part = [prompts["code"][(repeat * users + user) % len(prompts["code"])] for user in range(users)]
             began = time.perf_counter()
             engine.generate([{"prompt_token_ids": ids} for ids in part], fixed, use_tqdm=False)
-            speeds.append(256 / (time.perf_counter() - began))
+            speeds.append(given.speed_tokens / (time.perf_counter() - began))
         result[f"tokens_per_s_per_user_{users}"] = {"median": statistics.median(speeds[1:]), "all": speeds[1:]}
         print(f"{users} at once: {statistics.median(speeds[1:]):.1f} tokens/s/user, {speeds[1:]}", flush=True)
     given.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""The target's answers to prompts.py's prompts, as raw token ids from vLLM, in shards that `optistack dflash train` reads.
+"""The target's answers to the prompts of prompts.py: raw token ids from vLLM, in shards that training reads.
 
     python3 generate.py --target CHECKPOINT --prompts PROMPTS.jsonl --out DATA [--seconds 200] [--shard 2048]
 
@@ -41,7 +41,9 @@ def main() -> None:
         one = json.loads(line)
         prompts[one["split"], one["domain"]].append(one["ids"])
 
-    on_device = {"enforce_eager": True} if given.cpu else {"gpu_memory_utilization": 0.6, "max_num_batched_tokens": 16384}
+    on_device = (
+        {"enforce_eager": True} if given.cpu else {"gpu_memory_utilization": 0.6, "max_num_batched_tokens": 16384}
+    )
     engine = vllm.LLM(
         model=str(given.target),
         dtype="bfloat16",

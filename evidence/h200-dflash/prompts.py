@@ -2,8 +2,8 @@
 
     python3 prompts.py --target CHECKPOINT --out PROMPTS.jsonl [--train 60000] [--held-out 400]
 
-Each line: domain, split, package, form, ids (token ids of the prompt). Two forms of each domain: "continue" is a piece of
-a file as it stands, "chat" a request in the target's chat template. The same machine gives the same prompts: files are
+Each line: domain, split, package, form, ids (token ids of the prompt). Two forms of each domain: "continue" is a piece
+of a file as it stands, "chat" a request in the target's chat template. The same machine gives the same prompts: files are
 taken in the order of a hash of their names, packages are held out by a hash of theirs (one in eight), and no prompt's
 first 80 characters come twice, so that a licence in forty packages counts once.
 """

@@ -1,4 +1,4 @@
-"""``python -m optistack_dflash``: the plugin's commands where ``optistack`` itself is not installed, as on a GPU box."""
+"""``python -m optistack_dflash``: the plugin's commands where optistack has no entry point, as on a GPU box."""
 
 from __future__ import annotations
 

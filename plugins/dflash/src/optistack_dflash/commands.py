@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -216,7 +217,9 @@ def _run(
         f"{corpus.answer_tokens} tokens of {target.name}; on {target.device}",
         flush=True,
     )
-    trainer = Trainer(drafter, target, corpus, check, Recipe(**recipe), out, lambda report: print(_line(report), flush=True))
+    trainer = Trainer(
+        drafter, target, corpus, check, Recipe(**recipe), out, lambda report: print(_line(report), flush=True)
+    )
     if resume and trainer.resume():
         print(f"resumed at step {trainer.state.step}", flush=True)
     elif (out / "config.json").exists() and not resume:
@@ -262,11 +265,12 @@ def _layers(text: str) -> tuple[int, ...]:
 
 
 def _need_training() -> None:
-    try:
-        import safetensors
-        import torch
-        import transformers  # noqa: F401
-    except ImportError as error:
+    from importlib.util import find_spec
+
+    missing = [name for name in ("torch", "transformers", "safetensors") if find_spec(name) is None]
+    if missing:
         raise InputError(
-            f"This Python has no {error.name}, which training needs.", fix="Install it: pip install 'optistack-dflash[train]'"
-        ) from error
+            f"This Python ({sys.executable}) has no {' and no '.join(missing)}, which a drafter is made with.",
+            fix="Install the extra, pip install 'optistack-dflash[train]', or use an engine's Python: "
+            "ENGINE_PYTHON -m optistack_dflash.",
+        )

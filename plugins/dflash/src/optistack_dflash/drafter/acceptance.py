@@ -1,9 +1,9 @@
 """How many drafted tokens a greedy target accepts, computed from answers that it has given.
 
-An answer of the target is what verification compares with, so one pass tells at every position which drafted tokens it
-would accept there; decoding then only hops from block to block: one that starts at token ``a`` and has ``m`` tokens
-accepted is followed by one at ``a + m + 1``. The outcome is the engine's, but for rounding. Blocks that reach beyond the
-end of the recorded answer are not counted.
+An answer of the target is what verification compares with, so one pass tells at every position which drafted tokens
+it would accept there; decoding then only hops from block to block: one that starts at token ``a`` and has ``m`` tokens
+accepted is followed by one at ``a + m + 1``. The outcome is the engine's, but for rounding. Blocks that reach beyond
+the end of the recorded answer are not counted.
 """
 
 from __future__ import annotations

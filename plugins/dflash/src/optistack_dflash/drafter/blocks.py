@@ -74,7 +74,7 @@ def attention_mask(anchors: Tensor, context: int, block_size: int) -> Tensor:
 
 
 def draft_hidden(drafter: Drafter, target: Target, batch: Batch, states: Tensor, anchors: Tensor) -> Tensor:
-    """The drafter's hidden states for the mask tokens of each block, [B, A, K-1, H]; logits are these times the head."""
+    """The drafter's hidden states for the mask tokens of each block [B, A, K-1, H]; the head makes logits of them."""
     shape = drafter.shape
     size, (rows, count), width = shape.block_size, anchors.shape, batch.tokens.shape[1]
     inputs = torch.full((rows, count, size), shape.mask_token_id, dtype=batch.tokens.dtype, device=anchors.device)

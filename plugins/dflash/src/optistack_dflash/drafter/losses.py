@@ -23,7 +23,7 @@ def reverse_kl(draft: Tensor, target: Tensor, _labels: Tensor) -> Tensor:
 
 
 def total_variation(draft: Tensor, target: Tensor, _labels: Tensor) -> Tensor:
-    """1 - sum(min(p, q)): one less the chance that rejection sampling accepts the token (arXiv:2211.17192, section 3)."""
+    """1 - sum(min(p, q)): one less the chance that rejection sampling accepts (arXiv:2211.17192, section 3)."""
     return 1 - torch.minimum(draft.softmax(-1), target.softmax(-1)).sum(-1)
 
 

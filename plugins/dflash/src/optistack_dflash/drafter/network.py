@@ -3,10 +3,10 @@
 Geometry, as vLLM (model_executor/models/qwen3_dflash.py, v1/spec_decode/dflash.py), SGLang and the ``dflash`` package
 run it. With the anchor at position ``a``, the last token known:
 
-- context: positions 0 to a-1. Captured states of the target, side by side, go through ``fc`` and ``hidden_norm``; each
-  layer makes K and V of the result, which no layer changes further;
-- queries: positions a to a+B-1, the embeddings of the anchor and of B-1 mask tokens. Each sees the context and the whole
-  block. The output at position p, through the target's head, predicts the token at p itself.
+- context: positions 0 to a-1. Captured states of the target, side by side, go through ``fc`` and ``hidden_norm``;
+  each layer makes K and V of the result, which no layer changes further;
+- queries: positions a to a+B-1, the embeddings of the anchor and of B-1 mask tokens. Each sees the context and the
+  whole block. The output at position p, through the target's head, predicts the token at p itself.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(shape.head_dim, shape.norm_eps)
 
     def forward(self, x: Tensor, context: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
-        """``x`` [B, Q, H], ``context`` [B, S, H], ``rope`` for the positions of [context | x], ``mask`` [B, 1, Q, S+Q]."""
+        """``x`` [B, Q, H], ``context`` [B, S, H], ``rope`` for [context | x], ``mask`` [B, 1, Q, S+Q]."""
         batch, queries, _ = x.shape
         both = torch.cat((context, x), dim=1)
         q = self.q_norm(self.q_proj(x).view(batch, queries, self.heads, self.head_dim)).transpose(1, 2)
@@ -101,7 +101,7 @@ class Drafter(nn.Module):
         self.norm = RMSNorm(shape.hidden, shape.norm_eps)
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=0.02)
+                nn.init.normal_(module.weight, std=module.in_features**-0.5)
 
     def forward(
         self, states: Tensor, queries: Tensor, context_positions: Tensor, query_positions: Tensor, mask: Tensor
@@ -135,7 +135,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def save_drafter(drafter: Drafter, folder: Path) -> None:
     """Write ``drafter`` in BF16 to ``folder``, which may hold an older one; each file is whole or the old one."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: value.detach().to("cpu", torch.bfloat16).contiguous() for name, value in drafter.state_dict().items()}
+    tensors = {
+        name: value.detach().to("cpu", torch.bfloat16).contiguous() for name, value in drafter.state_dict().items()
+    }
     files = {
         "model.safetensors": save(tensors, metadata={"format": "pt"}),
         "config.json": (json.dumps(drafter.shape.config(), indent=2) + "\n").encode(),
@@ -168,5 +170,6 @@ def write_whole(path: Path, content: bytes) -> None:
     except OSError as error:
         part.unlink(missing_ok=True)
         raise InputError(
-            f"{path} cannot be written: {error.strerror or error}.", fix="Make room or give another folder; then resume."
+            f"{path} cannot be written: {error.strerror or error}.",
+            fix="Make room or give another folder; then resume.",
         ) from error

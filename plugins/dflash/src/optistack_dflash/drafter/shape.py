@@ -12,7 +12,7 @@ from optistack.errors import InputError
 
 
 def spread(target_layers: int, count: int) -> tuple[int, ...]:
-    """``count`` layers of the target, from its second to its third last, evenly: z-lab's choice of layers to capture."""
+    """``count`` layers of the target, evenly from its second to its third last: z-lab's choice of what to capture."""
     if count == 1:
         return (target_layers // 2,)
     first, last = min(1, target_layers - 1), max(0, target_layers - 3)

@@ -66,7 +66,7 @@ def read_shard(path: Path) -> tuple[Provenance, list[Recorded]]:
 
 
 def shards_in(folder: Path) -> list[Path]:
-    """``folder`` itself if it is a shard, else those in it and in the folders below, in name order. InputError when there are none."""
+    """``folder`` itself if it is a file, else the shards in and below it, in name order. InputError when none are."""
     found = [folder] if folder.is_file() else sorted(folder.rglob("*.safetensors"))
     if not found:
         raise InputError(f"{folder} holds no recorded tokens.", fix="Collect some: `optistack dflash collect`.")

@@ -68,8 +68,8 @@ class Target:
         layers = len(self.model.base_model.layers)
         if (shape.vocab, shape.hidden) != (vocab, hidden):
             raise InputError(
-                f"The drafter has a vocabulary of {shape.vocab} and hidden size {shape.hidden}; {self.name} has {vocab} "
-                f"and {hidden}, and lends the drafter its embedding and head.",
+                f"The drafter has a vocabulary of {shape.vocab} and hidden size {shape.hidden}; {self.name} has "
+                f"{vocab} and {hidden}, and lends the drafter its embedding and head.",
                 fix="Use a drafter that was made for this target.",
             )
         if shape.target_layers != layers:
@@ -81,7 +81,7 @@ class Target:
     @torch.no_grad()
     def states(self, tokens: Tensor, captured_layers: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """For ``tokens`` [B, S], padded on the right: the outputs of ``captured_layers`` side by side
-        [B, S, captured x H], and the last hidden state [B, S, H], from which :attr:`head` makes the logits.
+        [B, S, captured x H], and the last hidden state [B, S, H], from which :attr:`head` makes logits.
 
         Layer i's output is what transformers calls ``hidden_states[i + 1]`` and vLLM's auxiliary layer i + 1.
         """

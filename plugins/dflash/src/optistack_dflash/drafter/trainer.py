@@ -24,9 +24,9 @@ from optistack_dflash.drafter.target import Target
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train. It ends after ``steps`` or ``max_s`` seconds, whichever comes first; the learning rate warms up over
-    ``warmup`` of that and falls to a twentieth along a cosine. ``batch_tokens`` context tokens and ``anchors`` blocks a
-    sequence make a micro-batch, ``accumulate`` of them a step."""
+    """How to train. It ends after ``steps`` or ``max_s`` seconds, whichever comes first; the learning rate warms up
+    over ``warmup`` of that and falls to a twentieth along a cosine. ``batch_tokens`` context tokens and ``anchors``
+    blocks a sequence make a micro-batch, ``accumulate`` of them a step."""
 
     steps: int = 1000
     max_s: float = math.inf
@@ -56,8 +56,8 @@ class State:
 
 
 class Trainer:
-    """Trains ``drafter`` in place and keeps it in ``out``, a folder that engines can load at any time; what is needed to
-    go on is in ``out/training``. ``tell`` is given each report."""
+    """Trains ``drafter`` in place and keeps it in ``out``, a folder that engines can load at any time; what is needed
+    to go on is in ``out/training``. ``tell`` is given each report."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class Trainer:
         return self.out / "training" / "state.pt"
 
     def run(self) -> Acceptance | None:
-        """Train to the end of the recipe; the last held-out acceptance. CheckFailedError when the loss or the gradient is
-        not a number: ``out`` then holds the last report's weights. InputError when the disk is full."""
+        """Train to the end of the recipe; the last held-out acceptance. CheckFailedError when loss or gradient is not a
+        number: ``out`` then holds the last report's weights. InputError when the disk is full."""
         recipe, state = self.recipe, self.state
         began, before_s = time.monotonic(), state.elapsed_s
         batches = self._batches()
