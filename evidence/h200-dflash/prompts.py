@@ -3,9 +3,9 @@
     python3 prompts.py --target CHECKPOINT --out PROMPTS.jsonl [--train 60000] [--held-out 400]
 
 Each line: domain, split, package, form, ids (token ids of the prompt). Two forms of each domain: "continue" is a piece
-of a file as it stands, "chat" a request in the target's chat template. The same machine gives the same prompts: files are
-taken in the order of a hash of their names, packages are held out by a hash of theirs (one in eight), and no prompt's
-first 80 characters come twice, so that a licence in forty packages counts once.
+of a file as it stands, "chat" a request in the target's chat template. The same machine gives the same prompts: files
+are taken in the order of a hash of their names, packages are held out by a hash of theirs (one in eight), and no
+prompt's first 80 characters come twice, so that a licence in forty packages counts once.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ def main() -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(given.target, local_files_only=True)
     wanted = {"train": given.train, "held-out": given.held_out}
-    seen: dict[str, str] = {}
+    split_of: dict[str, str] = {}
+    seen: set[tuple[str, str, str]] = set()
     counts: Counter[tuple[str, str]] = Counter()
     with given.out.open("w") as out:
         for package, path in files():
@@ -131,9 +132,9 @@ def main() -> None:
             taken: Counter[tuple[str, str]] = Counter()
             for domain, form, piece in pieces:
                 key = " ".join(piece.split())[:80]
-                if seen.setdefault(key, split) != split or (domain, form, key) in seen:
+                if split_of.setdefault(key, split) != split or (domain, form, key) in seen:
                     continue
-                seen[domain, form, key] = split  # type: ignore[index]
+                seen.add((domain, form, key))
                 if taken[domain, form] >= 12 or counts[domain, split] >= wanted[split]:
                     continue
                 if domain == "prose" and digest(piece) % 2:

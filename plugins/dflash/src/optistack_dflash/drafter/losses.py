@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -50,8 +50,8 @@ def head_loss(
 ) -> Tensor:
     """The weighted mean of a loss over N tokens. ``hidden`` and ``teacher`` [N, H] are the states that ``head`` [V, H]
     turns into the drafter's and the target's logits; these exist for ``chunk_tokens`` tokens at a time only."""
-    loss: Tensor = _HeadLoss.apply(hidden, teacher, labels, weights, head, LOSSES[kind], chunk_tokens)
-    return loss
+    apply: Any = _HeadLoss.apply
+    return cast(Tensor, apply(hidden, teacher, labels, weights, head, LOSSES[kind], chunk_tokens))
 
 
 class _HeadLoss(torch.autograd.Function):
@@ -76,6 +76,6 @@ class _HeadLoss(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, outer: Tensor) -> Any:  # type: ignore[override]  # torch types it as taking any number
+    def backward(ctx: Any, outer: Tensor) -> Any:
         (gradient,) = ctx.saved_tensors
         return gradient * outer, None, None, None, None, None, None
