@@ -10,7 +10,9 @@ import torch
 from optistack_dflash.drafter.network import Drafter, save_drafter
 from optistack_dflash.drafter.shape import DrafterShape
 
-model = pytest.importorskip("dflash.model", reason="the reference is not installed: pip install --no-deps dflash==0.1.0")
+model = pytest.importorskip(
+    "dflash.model", reason="the reference is not installed: pip install --no-deps dflash==0.1.0"
+)
 
 
 def test_one_block_is_as_the_reference_drafts_it(shape: DrafterShape, tmp_path: Path) -> None:

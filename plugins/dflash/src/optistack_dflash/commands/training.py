@@ -1,25 +1,21 @@
-"""``optistack dflash``: make a drafter for a target, and see what it is worth."""
+"""Commands that make a drafter and say what it is worth: train, finetune, evaluate."""
 
 from __future__ import annotations
 
 import json as json_module
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from optistack.cli.commands import new_app
 from optistack.errors import InputError
+from optistack_dflash.commands.app import DraftArgument, JsonOption, TargetOption, app, checkpoint_folder, need_training
 
 if TYPE_CHECKING:
     from optistack_dflash.drafter.corpus import Corpus
     from optistack_dflash.drafter.network import Drafter
     from optistack_dflash.drafter.target import Target
 
-app = new_app("Train a DFlash drafter on what its target writes, and measure how much of it the target accepts.")
-
-TargetOption = Annotated[str, typer.Option("--target", metavar="CKPT", help="The target: a folder or cache:NAME.")]
 DataOption = Annotated[
     list[Path], typer.Option("--data", metavar="FOLDER", help="Recorded tokens to train on. Repeatable.")
 ]
@@ -71,7 +67,7 @@ def train(
 
     The folder it writes is a draft in z-lab's format, which vLLM and SGLang load, from the first report on.
     """
-    _need_training()
+    need_training()
     import torch
 
     from optistack_dflash.drafter.network import Drafter
@@ -113,7 +109,7 @@ def train(
 
 @app.command()
 def finetune(
-    draft: Annotated[Path, typer.Argument(metavar="DRAFT", help="The drafter to start from; it is not changed.")],
+    draft: DraftArgument,
     target: TargetOption,
     data: DataOption,
     out: OutOption,
@@ -133,7 +129,7 @@ def finetune(
     resume: ResumeOption = False,
 ) -> None:
     """Train a drafter further, on answers of the kind that it will be used for."""
-    _need_training()
+    need_training()
     from optistack_dflash.drafter.network import load_drafter
 
     _run(
@@ -161,15 +157,15 @@ def finetune(
 
 @app.command()
 def evaluate(
-    draft: Annotated[Path, typer.Argument(metavar="DRAFT", help="The drafter.")],
+    draft: DraftArgument,
     target: TargetOption,
     data: DataOption,
     max_tokens: MaxTokensOption = 1024,
     device: DeviceOption = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Measure acceptance, by position, on recorded greedy answers of the target: what an engine would reach on them."""
-    _need_training()
+    need_training()
     from optistack_dflash.drafter.acceptance import measure
     from optistack_dflash.drafter.network import load_drafter
 
@@ -250,11 +246,10 @@ def _corpus(target: Target, folders: list[Path], max_tokens: int) -> Corpus:
 def _target(text: str, device: str | None) -> Target:
     import torch
 
-    from optistack.stack.references import resolve_checkpoint
     from optistack_dflash.drafter.target import Target
 
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return Target.load(Path(resolve_checkpoint(text, Path.cwd())), torch.device(chosen))
+    return Target.load(checkpoint_folder(text), torch.device(chosen))
 
 
 def _layers(text: str) -> tuple[int, ...]:
@@ -262,15 +257,3 @@ def _layers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise InputError(f"{text!r} names no layers.", fix="Write them like 1,14,27.") from None
-
-
-def _need_training() -> None:
-    from importlib.util import find_spec
-
-    missing = [name for name in ("torch", "transformers", "safetensors") if find_spec(name) is None]
-    if missing:
-        raise InputError(
-            f"This Python ({sys.executable}) has no {' and no '.join(missing)}, which a drafter is made with.",
-            fix="Install the extra, pip install 'optistack-dflash[train]', or use an engine's Python: "
-            "ENGINE_PYTHON -m optistack_dflash.",
-        )
