@@ -55,6 +55,14 @@ def main() -> None:
     revision, template, began = fingerprint(given.target), template_hash(given.target), time.monotonic()
     written = 0
 
+    tokenizer = engine.get_tokenizer()
+
+    def changed(sequences: list[Recorded]) -> float:
+        """The share of answers whose ids are others once their text is tokenized again."""
+        answers = [list(one.ids[one.prompt_tokens :]) for one in sequences[:256]]
+        again = [tokenizer.encode(tokenizer.decode(ids), add_special_tokens=False) for ids in answers]
+        return sum(ids != back for ids, back in zip(answers, again, strict=True)) / len(answers)
+
     def answer(split: str, domain: str, part: list[list[int]], sampling: dict[str, Any], name: str) -> None:
         nonlocal written
         parameters = vllm.SamplingParams(max_tokens=given.max_tokens, detokenize=False, seed=None, **sampling)
@@ -75,7 +83,8 @@ def main() -> None:
         seconds = time.monotonic() - began
         print(
             f"{seconds:6.1f} s  {split} {domain} {name}: {len(sequences)} answers, {tokens} tokens; "
-            f"{written} tokens in all, {written / seconds:.0f} a second",
+            f"{written} tokens in all, {written / seconds:.0f} a second; text tokenized again has other ids in "
+            f"{changed(sequences):.0%}",
             flush=True,
         )
 
