@@ -12,6 +12,7 @@
 #   evaluate   the acceptance of both on the held-out answers, by the plugin's own evaluation
 #   bench      vLLM without a draft, with the general and with the fine-tuned one (DRAFTS: which)
 #   agree      the plugin's evaluation on the very answers that vLLM gave in bench
+#   pack       drafters, curves and figures to the folder PACK
 # OUT gets the drafters, the logs and the figures. SHAPE and TUNING override what compare and losses found best.
 set -eu
 work=${WORK:-/tmp/dflash} model=${MODEL:-/tmp/smollm2} here=evidence/h200-dflash
@@ -96,6 +97,14 @@ for step in "$@"; do
             dflash evaluate "$out/$draft" --target "$model" --data "$work/bench-$draft.code.safetensors" \
                 --data "$work/bench-$draft.prose.safetensors" --json | tee "$out/agree-$draft.json"
         done ;;
+    pack)
+        for draft in general code; do
+            [ -e "$out/$draft/model.safetensors" ] || continue
+            mkdir -p "$PACK/$draft"
+            cp "$out/$draft/model.safetensors" "$out/$draft/config.json" "$PACK/$draft/"
+            cp "$out/$draft/training/log.jsonl" "$out/$draft.log.jsonl"
+        done
+        tar czf "$PACK/figures.tgz" -C "$out" $(cd "$out" && ls | grep -E '[.](json|jsonl|log)$') ;;
     *) echo "steps.sh: no step $step" >&2; exit 2 ;;
     esac
 done
