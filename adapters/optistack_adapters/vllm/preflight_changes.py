@@ -39,6 +39,9 @@ def _changes(launch: Launch, stack: ResolvedStack, outcome: Outcome) -> Iterator
                 yield _change(arguments, name, asked, becomes, outcome)
     for place, (flag, name) in _CEILINGS.items():
         asked, becomes = outcome.asked.get(name), outcome.settled.get(place)
+        if name == "max_num_batched_tokens" and asked is not None:
+            # What the launch asks for beyond the setting is what vLLM sets aside for drafts.
+            asked = stack.serving.chunked_prefill_tokens.value or asked
         if asked is not None and becomes is not None and becomes < asked:
             yield _change(arguments, _dest(flag), asked, becomes, outcome, source=place)
     yield from _promised(stack, outcome)

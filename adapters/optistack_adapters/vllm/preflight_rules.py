@@ -23,7 +23,6 @@ EXPLANATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("smaller than max_model_len", ("vllm-whole-prefill",)),
     ("greater than the derived max_model_len", ("context-longer-than-model",)),
     ("not have enough slots", ("vllm-draft-slots", "vllm-draft-slots-0.32")),
-    ("does not allow any tokens to be scheduled", ("vllm-draft-slots-0.26",)),
     ("without speculative model", ("vllm-draft-missing",)),
     ("num_speculative_tokens(`| must).*provided", ("vllm-draft-tokens",)),
     ("Unsupported speculative method", ("vllm-mtp-layers", "vllm-draft-architecture")),

@@ -125,13 +125,6 @@ CASES: list[Case] = [
     case("vllm-speculation-method", "small", (Speculation(method="medusa"),), (NGRAM,)),
     case("vllm-speculation-method", "small", (Speculation(method="dspark", draft_checkpoint="d"),), (DFLASH,), on=CPU),
     case("vllm-draft-missing", "kimi", (Speculation(method="dflash", num_draft_tokens=7),), (DFLASH,)),
-    case(
-        "vllm-draft-slots-0.26",
-        "kimi",
-        (DFLASH, limits(1024, 6144)),
-        (DFLASH, limits(1024, 8192)),
-        on={"version": "0.26.0"},
-    ),
     case("vllm-draft-slots", "kimi", (DFLASH, limits(1, 8)), (NGRAM, limits(1, 8))),
     case("vllm-draft-active-requests", "kimi", (DFLASH, limits(1024, 4096)), (DFLASH, limits(512, 4096))),
     case("vllm-draft-fp8-kv", "kimi", (DFLASH, KVLayout(dtype="fp8_e4m3")), (DFLASH, FP8)),
@@ -270,6 +263,5 @@ CASES: list[Case] = [
         **engine_args("--quantization", "modelopt"),
     ),
     case("vllm-draft-tokens", "kimi", (Speculation(method="dflash", draft_checkpoint=DRAFT),), (DFLASH,)),
-    case("vllm-draft-scheduled-tokens-0.26", "kimi", (DFLASH,), (NGRAM,), on={"version": "0.26.0"}),
     case("vllm-kernel-kv-dtype", "small", (FP8, FLASH), (FP8, FLASH), on={"version": "0.26.0"}, version="0.32.0"),
 ]
