@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.adapters.sglang.rules.combination_cases import CASES, CHANGED, SERVING
+from tests.adapters.sglang.rules.combination_cases import ALONE, BY_HAND, CASES, CHANGED, SERVING
 
 from optistack.engines.environment import EngineEnvironment
 from optistack.engines.guest import run_inside
@@ -122,7 +122,9 @@ def plans() -> Iterator[Plan]:
         size = 4 if model == "kimi" else 1
         place = f"{node}x{8 if (node, size) == ('h200', 4) else size}"
         yield name, parts, {"facts": model, "node": place, "parallel": {"tensor": size}, "serving": serving}
-    for rule, cases in {**CASES, **SERVING}.items():
+    for on, words in ALONE:
+        yield f"{words[0]} alone", (), {**on, "engine_args": list(words)}
+    for rule, cases in {**CASES, **BY_HAND, **SERVING}.items():
         for word, (parts, options) in zip(("fires", "does not"), cases, strict=True):
             if options.get("version", VERSION) == VERSION and options.get("facts") != "minimax":
                 yield f"{rule} {word}", parts, options

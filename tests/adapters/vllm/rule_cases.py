@@ -87,7 +87,51 @@ ASYNC = engine_args("--async-scheduling")
 LORA = engine_args("--enable-lora")
 EVENTS = engine_args("--kv-events-config", '{"enable_kv_cache_events": true}')
 
+SPECULATE, EAGLE = "--speculative-config", '{"method": "eagle", "num_speculative_tokens": 2}'
+SELF_DRAFT = '{"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 4}'
+
+
+def by_hand(*words: str) -> Options:
+    """One rank on an H200, vLLM 0.32, ``words`` by hand."""
+    return {"node": "h200x8", "version": "0.32.0", "spec": {"parallel": {"tensor": 1}, "engine_args": list(words)}}
+
+
 CASES: list[Case] = [
+    case(
+        "vllm-flag-alone",
+        "small",
+        (),
+        (),
+        on=by_hand("--eplb-config", '{"num_redundant_experts": 8}'),
+        **by_hand("--eplb-config", "{}"),
+    ),
+    case(
+        "vllm-flag-alone",
+        "small",
+        (),
+        (),
+        on=by_hand("--offload-backend", "prefetch"),
+        **by_hand("--offload-backend", "uva"),
+    ),
+    case("vllm-flag-alone", "small", (), (), on=by_hand("--enable-batch-sharded-sampling"), **by_hand()),
+    case("vllm-hand-limits", "small", (), (), on=by_hand("--max-num-scheduled-tokens", "256"), **by_hand()),
+    case("vllm-hand-speculation", "small", (), (), on=by_hand(SPECULATE, SELF_DRAFT), **by_hand()),
+    case("vllm-hand-draft-missing", "small", (), (), on=by_hand(SPECULATE, EAGLE), **by_hand(SPECULATE, SELF_DRAFT)),
+    case(
+        "vllm-hand-mtp-layers",
+        "small",
+        (),
+        (),
+        on=by_hand(SPECULATE, '{"method": "mtp", "num_speculative_tokens": 1}'),
+        **by_hand(SPECULATE, SELF_DRAFT),
+    ),
+    case(
+        "vllm-draft-attention-word",
+        "kimi",
+        (DFLASH, draft_attention("fa3")),
+        (DFLASH, draft_attention("FLASH_ATTN")),
+        on=H200,
+    ),
     case("vllm-cpu-host-tier", "small", (HOST,), (), on=CPU),
     case("vllm-cpu-nvfp4", "small", (WeightQuantization(experts="nvfp4"),), (), on=CPU),
     case("vllm-cpu-nvfp4-checkpoint", "kimi", (), (), on=CPU, node="b200x4"),
