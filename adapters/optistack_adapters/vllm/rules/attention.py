@@ -25,13 +25,6 @@ OTHER_KERNELS = (
     "TURBOQUANT",
     "CUSTOM",
 )
-    "TRITON_FLASHINFER",
-    "TRITON_FLASH_ATTN",
-    "FLASH_ATTN_DIFFKV",
-    "TRITON_ATTN_DIFFKV",
-    "TURBOQUANT",
-    "CUSTOM",
-)
 """Known to vLLM and not to the tables of this adapter."""
 
 
