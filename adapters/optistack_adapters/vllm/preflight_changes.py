@@ -95,8 +95,14 @@ def alike(asked: Any, becomes: Any) -> bool:
     return _normal(asked) == _normal(becomes)
 
 
+COMPILATION_MODES = ("NONE", "STOCK_TORCH_COMPILE", "DYNAMO_TRACE_ONCE", "VLLM_COMPILE")
+"""By their numbers (config/compilation.py, ``CompilationMode``)."""
+
+
 def _narrowed(name: str, asked: Any, becomes: Any) -> bool:
-    """``modelopt`` becomes ``modelopt_fp4``: the same, said more exactly."""
+    """``modelopt`` becomes ``modelopt_fp4``: the same, said more exactly; mode 0 becomes ``NONE``, its name."""
+    if name == "compilation_config.mode" and isinstance(asked, int) and 0 <= asked < len(COMPILATION_MODES):
+        return bool(COMPILATION_MODES[asked] == becomes)
     return name == "quantization" and str(becomes).startswith(f"{asked}_")
 
 

@@ -42,7 +42,7 @@ LATER = {
 }
 """Rules of errors that SGLang makes only while it builds the kernels."""
 
-NO_PROMISE = {"sglang-moe-dispatch-ranks", "sglang-deepep-normal-graphs"}
+NO_PROMISE = {"sglang-moe-dispatch-ranks", "sglang-deepep-normal-graphs", "sglang-attention-data-conservativeness"}
 """Rules of values that change and that neither a flag of the launch nor a setting promises."""
 
 
@@ -208,6 +208,9 @@ def test_what_sglang_changes_a_rule_tells_of(resolved: dict[str, Resolved]) -> N
 
 def test_what_no_setting_promises_is_changed_as_its_rules_say(resolved: dict[str, Resolved]) -> None:
     assert resolved["sglang-moe-dispatch-ranks fires"].said["resolved"]["ep_size"] == 4
+    spread = resolved["sglang-moe-dispatch-groups does not"]
+    assert "sglang-attention-data-conservativeness" in spread.fired
+    assert spread.said["resolved"]["schedule_conservativeness"] == 0.3
     graphs = resolved["sglang-deepep-normal-graphs fires"].said["resolved"]["cuda_graph_config"]
     assert {graphs["decode"]["backend"], graphs["prefill"]["backend"]} == {"disabled"}
 

@@ -113,6 +113,8 @@ CASES: list[Case] = [
         on=by_hand("--offload-backend", "prefetch"),
         **by_hand("--offload-backend", "uva"),
     ),
+    case("vllm-flag-alone", "small", (), (), on=by_hand("--enable-elastic-ep"), **by_hand()),
+    case("vllm-flag-alone", "small", (), (), on=by_hand("--enable-auto-tool-choice"), **by_hand()),
     case("vllm-flag-alone", "small", (), (), on=by_hand("--enable-batch-sharded-sampling"), **by_hand()),
     case("vllm-hand-limits", "small", (), (), on=by_hand("--max-num-scheduled-tokens", "256"), **by_hand()),
     case("vllm-hand-speculation", "small", (), (), on=by_hand(SPECULATE, SELF_DRAFT), **by_hand()),

@@ -99,13 +99,6 @@ def _runner(context: RuleContext) -> str | None:
     return f"{runner} takes {', '.join(allowed)}, not {word}" if wrong and context.model.moe is not None else None
 
 
-def _mega(context: RuleContext) -> str | None:
-    words = (said(context, "--moe-runner-backend"), said(context, "--moe-a2a-backend"))
-    if "flashinfer_megamoe" not in words or context.model.quantization or said(context, "--quantization"):
-        return None
-    return "the checkpoint is not quantized"
-
-
 def _role(context: RuleContext) -> str | None:
     role = said(context, "--disaggregation-mode") or "null"
     return role if role != "null" else None
@@ -179,17 +172,6 @@ RULES: tuple[Rule, ...] = (
         backends=BACKENDS,
         versions=">=0.5.21",
         fires=_runner,
-    ),
-    Rule(
-        id="sglang-megamoe-checkpoint",
-        severity=Severity.ERROR,
-        message="flashinfer_megamoe runs MXFP8 and NVFP4 experts only, and {detail}.",
-        fix="Choose other kernels for the experts.",
-        upstream="sglang 0.5.23 arg_groups/moe_hook.py:276",
-        evidence=Evidence.OBSERVED,
-        backends=BACKENDS,
-        versions=">=0.5.23",
-        fires=_mega,
     ),
     Rule(
         id="sglang-encoder-architecture",

@@ -42,6 +42,10 @@ def _alone(context: RuleContext) -> str | None:
         wrong.append("--offload-backend prefetch needs --offload-group-size")
     if launch.has("--enable-batch-sharded-sampling") and context.spec.parallel.tensor == 1:
         wrong.append("--enable-batch-sharded-sampling needs more than one rank")
+    if launch.has("--enable-elastic-ep") and not launch.has("--enable-eplb"):
+        wrong.append("--enable-elastic-ep needs --enable-eplb")
+    if launch.has("--enable-auto-tool-choice") and not launch.has("--tool-call-parser"):
+        wrong.append("--enable-auto-tool-choice needs --tool-call-parser")
     return "; ".join(wrong) or None
 
 

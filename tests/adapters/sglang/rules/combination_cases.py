@@ -45,7 +45,6 @@ BUFFER, ONLINE = ("--hicache-host-memory-mode", "buffer_only"), ("--quantization
 DCP, TRTLLM = ("--dcp-size", "2"), "flashinfer_trtllm"
 
 TLRU, TLRU_CONFIG = ("--radix-eviction-policy", "tlru"), ("--radix-eviction-policy-config", '{"threshold": 8}')
-MEGA = ("--moe-runner-backend", "flashinfer_megamoe")
 
 BY_HAND: dict[str, tuple[Case, Case]] = {
     "sglang-flag-alone": (
@@ -66,7 +65,6 @@ BY_HAND: dict[str, tuple[Case, Case]] = {
         ((experts("flashinfer_cutlass"),), by_hand(TP4, "--quantization", "mlx_q8")),
         ((experts("flashinfer_cutlass"),), by_hand(TP4, "--quantization", "modelopt_fp4")),
     ),
-    "sglang-megamoe-checkpoint": (((), by_hand(H1, *MEGA)), ((), by_hand(TP4, "--moe-a2a-backend", "megamoe"))),
     "sglang-encoder-architecture": (((), by_hand(B1, "--encoder-only")), ((), B1)),
     "sglang-disaggregation-role": (((), by_hand(TP4, "--disaggregation-mode", "prefill")), ((), TP4)),
 }
