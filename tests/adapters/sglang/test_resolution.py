@@ -35,12 +35,13 @@ DRAFT = "some/draft"
 SWEEP = Path(__file__).parent / "inside" / "sweep"
 
 LATER = {
+    "sglang-hand-contradicts",
     "sglang-attention-gpu",
     "sglang-attention-mla-only",
     "sglang-attention-not-mla",
     "sglang-trtllm-mla-context-parallel",
 }
-"""Rules of errors that SGLang makes only while it builds the kernels."""
+"""Rules of errors that SGLang makes only while it builds the kernels, or that are none for SGLang and no plan."""
 
 NO_PROMISE = {"sglang-moe-dispatch-ranks", "sglang-deepep-normal-graphs", "sglang-attention-data-conservativeness"}
 """Rules of values that change and that neither a flag of the launch nor a setting promises."""

@@ -37,6 +37,26 @@ NEEDS: dict[str, tuple[str, Callable[[RuleContext], bool]]] = {
         "needs DeepSeek-V4.1",
         lambda c: c.model.architecture.startswith("DeepseekV4"),
     ),
+    "--enable-kv-cache-sharding": (
+        "needs --disaggregation-mode prefill",
+        lambda c: said(c, "--disaggregation-mode") == "prefill",
+    ),
+    "--enable-mamba-cache-stochastic-rounding": (
+        "needs --mamba-ssm-dtype float16",
+        lambda c: said(c, "--mamba-ssm-dtype") == "float16",
+    ),
+    "--enable-cp-decode-attn-tp": (
+        "needs DeepSeek-V4 or GLM with sparse attention",
+        lambda c: c.model.architecture.startswith(("DeepseekV4", "GlmMoeDsa")),
+    ),
+    "--moe-a2a-backend": (
+        "pplx needs parallel.attention_data above 1",
+        lambda c: said(c, "--moe-a2a-backend") != "pplx" or c.spec.parallel.attention_data > 1,
+    ),
+    "--speculative-algorithm": (
+        "DSPARK needs --speculative-draft-model-path",
+        lambda c: said(c, "--speculative-algorithm") != "DSPARK" or c.launch.has("--speculative-draft-model-path"),
+    ),
     "--enable-layernorm-sp": (
         "needs more than one rank and a Muse Spark or dense Qwen3 model",
         lambda c: (
@@ -65,6 +85,25 @@ RUNNER_QUANTIZATION = {
 def _alone(context: RuleContext) -> str | None:
     wrong = [f"{flag} {what}" for flag, (what, met) in NEEDS.items() if context.launch.has(flag) and not met(context)]
     return "; ".join(wrong) or None
+
+
+def _against(context: RuleContext) -> str | None:
+    serving, by_hand = context.stack.serving, {a.flag for a in context.launch.arguments if not a.setting}
+    wrong = []
+    if serving.prefix_caching.value and "--disable-radix-cache" in by_hand:
+        wrong.append("--disable-radix-cache against serving.prefix_caching")
+    if serving.cuda_graphs.value:
+        off = sorted(by_hand & {"--disable-cuda-graph", "--disable-decode-cuda-graph"})
+        wrong += [f"{flag} against serving.cuda_graphs" for flag in off]
+    if context.spec.parallel.attention_data == 1:
+        spread = sorted(by_hand & {"--attn-dp-size", "--enable-dp-attention"})
+        wrong += [f"{flag} against parallel.attention_data" for flag in spread]
+    return ", ".join(wrong) or None
+
+
+def _speculation(context: RuleContext) -> str | None:
+    word = said(context, "--speculative-algorithm")
+    return word if word and context.stack.speculation.method.value is None else None
 
 
 def _threshold(context: RuleContext) -> bool:
@@ -120,6 +159,25 @@ RULES: tuple[Rule, ...] = (
         backends=BACKENDS,
         versions=">=0.5.23",
         fires=_alone,
+    ),
+    Rule(
+        id="sglang-hand-contradicts",
+        severity=Severity.ERROR,
+        message="A flag given by hand turns around what the plan promises: {detail}.",
+        fix="Take it out of engine_args and change the setting, so that plan, budget and receipt know of it.",
+        upstream="sglang 0.5.23 server_args.py",
+        backends=BACKENDS,
+        fires=_against,
+    ),
+    Rule(
+        id="sglang-hand-speculation",
+        severity=Severity.DEGRADED,
+        message="Speculation is asked for by hand ({detail}): its weights and KV are not in the memory budget, and no "
+        "probe looks at it.",
+        fix="Use a speculation plugin instead.",
+        upstream="sglang 0.5.23 arg_groups/speculative_hook.py",
+        backends=BACKENDS,
+        fires=_speculation,
     ),
     Rule(
         id="sglang-tlru-threshold",

@@ -7,6 +7,7 @@ from typing import Any
 
 from optistack.errors import nearest
 from optistack.rules import Evidence, Rule, RuleContext, Severity
+from optistack_adapters.base import USER
 from optistack_adapters.vllm.attention import KERNELS, MLA_KERNELS
 from optistack_adapters.vllm.rules.attention import OTHER_KERNELS
 from optistack_adapters.vllm.rules.reading import method, on_cpu
@@ -54,6 +55,16 @@ def _limits(context: RuleContext) -> str | None:
     return ", ".join(told) or None
 
 
+def _against(context: RuleContext) -> str | None:
+    by_hand = {a.flag: a.value for a in context.launch.arguments if not a.setting and a.source == USER}
+    wrong = []
+    if context.stack.serving.cuda_graphs.value and "--enforce-eager" in by_hand:
+        wrong.append("--enforce-eager against serving.cuda_graphs")
+    if context.spec.parallel.attention_data == 1 and by_hand.get("--data-parallel-size", "1") != "1":
+        wrong.append("--data-parallel-size against parallel.attention_data and parallel.replicas")
+    return ", ".join(wrong) or None
+
+
 def _by_hand(context: RuleContext) -> str | None:
     flags = [a.flag for a in context.launch.arguments if a.flag.partition(".")[0] in SPECULATION_FLAGS]
     return ", ".join(flags) if flags and method(context) is None else None
@@ -93,6 +104,15 @@ BY_HAND_RULES: tuple[Rule, ...] = (
         backends=("vllm",),
         versions=">=0.32",
         fires=_alone,
+    ),
+    Rule(
+        id="vllm-hand-contradicts",
+        severity=Severity.ERROR,
+        message="A flag given by hand turns around what the plan promises: {detail}.",
+        fix="Take it out of engine_args and change the setting, so that plan, budget and receipt know of it.",
+        upstream="vllm 0.33 engine/arg_utils.py",
+        backends=("vllm",),
+        fires=_against,
     ),
     Rule(
         id="vllm-hand-limits",

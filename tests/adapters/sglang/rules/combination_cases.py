@@ -51,6 +51,11 @@ BY_HAND: dict[str, tuple[Case, Case]] = {
         ((), by_hand(TP4, "--dcp-comm-backend", "a2a")),
         ((), by_hand(TP4, "--dcp-comm-backend", "a2a", *DCP)),
     ),
+    "sglang-hand-contradicts": (
+        ((), by_hand(B1, "--disable-radix-cache", prefix_caching=True)),
+        ((), {**B1, "serving": {"prefix_caching": False}}),
+    ),
+    "sglang-hand-speculation": (((), by_hand(B1, "--speculative-algorithm", "NGRAM")), ((drafts("ngram"),), B1)),
     "sglang-tlru-threshold": (((), by_hand(B1, *TLRU)), ((), by_hand(B1, *TLRU, *TLRU_CONFIG))),
     "sglang-many-nodes": (((), by_hand(TP4, "--nnodes", "3")), ((), TP4)),
     "sglang-dense-moe-ranks": (
@@ -78,6 +83,11 @@ ALONE = (
     (B1, ("--enable-mis",)),
     (B1, ("--enable-encoder-swa-bounded-replay",)),
     (B1, ("--enable-layernorm-sp",)),
+    (B1, ("--enable-kv-cache-sharding",)),
+    (B1, ("--enable-mamba-cache-stochastic-rounding",)),
+    (B1, ("--enable-cp-decode-attn-tp",)),
+    (TP4, ("--moe-a2a-backend", "pplx")),
+    (B1, ("--speculative-algorithm", "DSPARK")),
 )
 """Further flags that SGLang refuses by themselves."""
 
