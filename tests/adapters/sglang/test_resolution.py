@@ -12,7 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.adapters.sglang.rules.combination_cases import ALONE, BY_HAND, CASES, CHANGED, SERVING
+from tests.adapters.sglang.rules.by_hand_cases import ALONE, BY_HAND, HANDED
+from tests.adapters.sglang.rules.combination_cases import B1, CASES, CHANGED, H1, SERVING, TP4
 
 from optistack.engines.environment import EngineEnvironment
 from optistack.engines.guest import run_inside
@@ -123,6 +124,10 @@ def plans() -> Iterator[Plan]:
         size = 4 if model == "kimi" else 1
         place = f"{node}x{8 if (node, size) == ('h200', 4) else size}"
         yield name, parts, {"facts": model, "node": place, "parallel": {"tensor": size}, "serving": serving}
+    draw = random.Random(11)
+    for number in range(30):
+        words = [word for flag in draw.sample(HANDED, 2) for word in flag]
+        yield f"drawn {number}: {' '.join(words)}", (), {**draw.choice((TP4, B1, H1)), "engine_args": words}
     for on, words in ALONE:
         yield f"{words[0]} alone", (), {**on, "engine_args": list(words)}
     for rule, cases in {**CASES, **BY_HAND, **SERVING}.items():

@@ -44,53 +44,6 @@ REJECTION, BLOCKS = "--speculative-use-rejection-sampling", "--speculative-use-b
 BUFFER, ONLINE = ("--hicache-host-memory-mode", "buffer_only"), ("--quantization", "nvfp4_online")
 DCP, TRTLLM = ("--dcp-size", "2"), "flashinfer_trtllm"
 
-TLRU, TLRU_CONFIG = ("--radix-eviction-policy", "tlru"), ("--radix-eviction-policy-config", '{"threshold": 8}')
-
-BY_HAND: dict[str, tuple[Case, Case]] = {
-    "sglang-flag-alone": (
-        ((), by_hand(TP4, "--dcp-comm-backend", "a2a")),
-        ((), by_hand(TP4, "--dcp-comm-backend", "a2a", *DCP)),
-    ),
-    "sglang-hand-contradicts": (
-        ((), by_hand(B1, "--disable-radix-cache", prefix_caching=True)),
-        ((), {**B1, "serving": {"prefix_caching": False}}),
-    ),
-    "sglang-hand-speculation": (((), by_hand(B1, "--speculative-algorithm", "NGRAM")), ((drafts("ngram"),), B1)),
-    "sglang-tlru-threshold": (((), by_hand(B1, *TLRU)), ((), by_hand(B1, *TLRU, *TLRU_CONFIG))),
-    "sglang-many-nodes": (((), by_hand(TP4, "--nnodes", "3")), ((), TP4)),
-    "sglang-dense-moe-ranks": (
-        ((), by_hand(TP4, "--moe-dense-tp-size", "2")),
-        ((), by_hand(TP4, "--moe-dense-tp-size", "1")),
-    ),
-    "sglang-moe-data-groups": (
-        ((), by_hand(TP4, "--moe-dp-size", "2")),
-        ((), by_hand(TP4, "--moe-dp-size", "1")),
-    ),
-    "sglang-moe-runner-quantization": (
-        ((experts("flashinfer_cutlass"),), by_hand(TP4, "--quantization", "mlx_q8")),
-        ((experts("flashinfer_cutlass"),), by_hand(TP4, "--quantization", "modelopt_fp4")),
-    ),
-    "sglang-encoder-architecture": (((), by_hand(B1, "--encoder-only")), ((), B1)),
-    "sglang-disaggregation-role": (((), by_hand(TP4, "--disaggregation-mode", "prefill")), ((), TP4)),
-}
-"""Rules of flags that nobody but ``engine_args`` brings."""
-
-ALONE = (
-    (B1, ("--enable-linker-mla-dedup",)),
-    (B1, ("--enable-prefix-mm-cache",)),
-    (TP4, ("--enable-tp-lm-head-all-to-all",)),
-    (TP4, ("--prefill-kv-cache-dequant-dtype", "fp8_e4m3")),
-    (B1, ("--enable-mis",)),
-    (B1, ("--enable-encoder-swa-bounded-replay",)),
-    (B1, ("--enable-layernorm-sp",)),
-    (B1, ("--enable-kv-cache-sharding",)),
-    (B1, ("--enable-mamba-cache-stochastic-rounding",)),
-    (B1, ("--enable-cp-decode-attn-tp",)),
-    (TP4, ("--moe-a2a-backend", "pplx")),
-    (B1, ("--speculative-algorithm", "DSPARK")),
-)
-"""Further flags that SGLang refuses by themselves."""
-
 CASES: dict[str, tuple[Case, Case]] = {
     "sglang-moe-dispatch-ranks": (
         ((), by_hand(TP4, A2A, "deepep")),

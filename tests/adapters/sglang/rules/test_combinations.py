@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.adapters.sglang.rules.combination_cases import ALONE, BY_HAND, CASES, CHANGED
+from tests.adapters.sglang.rules.by_hand_cases import ALONE, BY_HAND
+from tests.adapters.sglang.rules.combination_cases import CASES, CHANGED
 
 from optistack_adapters.sglang.rules.by_hand import RULES as HAND
 from optistack_adapters.sglang.rules.cache_modes import RULES as CACHE_MODES
