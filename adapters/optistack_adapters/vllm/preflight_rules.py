@@ -35,7 +35,8 @@ EXPLANATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("decreasing num_speculative_tokens", ("vllm-lora-drafts",)),
     ("expandable_segments", ("vllm-tier-expandable-segments",)),
     (
-        "EPLB is not enabled|offload_num_in_group|Batch-sharded|Elastic EP|auto-tool-choice",
+        "EPLB is not enabled|offload_num_in_group|Batch-sharded|Elastic EP|auto-tool-choice|"
+        "enable-log-outputs|specify kv_role|float32 is not supported",
         ("vllm-flag-alone",),
     ),
     ("[Ss]leep mode", ("vllm-cpu-refused-flags",)),

@@ -203,7 +203,7 @@ def test_what_a_rule_refuses_sglang_refuses_too_unless_it_would_only_later(resol
 
 
 def test_what_sglang_changes_a_rule_tells_of(resolved: dict[str, Resolved]) -> None:
-    telling = (Severity.OVERRIDE, Severity.SILENT)
+    telling = (Severity.ERROR, Severity.OVERRIDE, Severity.SILENT)
     unsaid = {
         name: [(change.name, change.asked, change.becomes) for change in each.changes]
         for name, each in resolved.items()

@@ -87,6 +87,7 @@ ASYNC = engine_args("--async-scheduling")
 LORA = engine_args("--enable-lora")
 EVENTS = engine_args("--kv-events-config", '{"enable_kv_cache_events": true}')
 
+NIXL = '{"kv_connector": "NixlConnector"}'
 SPECULATE, EAGLE = "--speculative-config", '{"method": "eagle", "num_speculative_tokens": 2}'
 SELF_DRAFT = '{"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 4}'
 
@@ -114,6 +115,10 @@ CASES: list[Case] = [
         **by_hand("--offload-backend", "uva"),
     ),
     case("vllm-flag-alone", "small", (), (), on=by_hand("--enable-elastic-ep"), **by_hand()),
+    case("vllm-flag-alone", "small", (), (), on=by_hand("--enable-log-outputs"), **by_hand()),
+    case("vllm-flag-alone", "small", (), (), on=by_hand("--kv-transfer-config", NIXL), **by_hand()),
+    case("vllm-overlap-all2all", "kimi", (), (), on=engine_args("--ubatch-size", "2"), **engine_args()),
+    case("vllm-world-size", "kimi", (), (), on=engine_args("--prefill-context-parallel-size", "2"), **engine_args()),
     case("vllm-flag-alone", "small", (), (), on=by_hand("--enable-auto-tool-choice"), **by_hand()),
     case("vllm-flag-alone", "small", (), (), on=by_hand("--enable-batch-sharded-sampling"), **by_hand()),
     case(

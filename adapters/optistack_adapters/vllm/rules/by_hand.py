@@ -45,6 +45,16 @@ def _alone(context: RuleContext) -> str | None:
         wrong.append("--enable-batch-sharded-sampling needs more than one rank")
     if launch.has("--enable-elastic-ep") and not launch.has("--enable-eplb"):
         wrong.append("--enable-elastic-ep needs --enable-eplb")
+    if launch.has("--enable-log-outputs") and not launch.has("--enable-log-requests"):
+        wrong.append("--enable-log-outputs needs --enable-log-requests")
+    transfer = _json(context, "--kv-transfer-config")
+    if transfer.get("kv_connector") and not transfer.get("kv_role"):
+        wrong.append("--kv-transfer-config needs a kv_role")
+    longest = _json(context, "--hf-overrides").get("max_position_embeddings")
+    if isinstance(longest, int) and longest < (context.stack.serving.context_tokens.value or 0):
+        wrong.append("max_position_embeddings of --hf-overrides needs a serving.context_tokens that it allows")
+    if context.model.quantization and launch.value_of("--dtype") in ("float32", "float"):
+        wrong.append("--dtype float32 needs a checkpoint that is not quantized")
     if launch.has("--enable-auto-tool-choice") and not launch.has("--tool-call-parser"):
         wrong.append("--enable-auto-tool-choice needs --tool-call-parser")
     return "; ".join(wrong) or None

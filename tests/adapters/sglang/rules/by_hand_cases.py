@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.adapters.sglang.rules.combination_cases import B1, DCP, TP4, Case, by_hand, drafts, experts
+from tests.adapters.sglang.rules.combination_cases import B1, BREADTH, DCP, TP4, Case, by_hand, drafts, experts
 
 TLRU, TLRU_CONFIG = ("--radix-eviction-policy", "tlru"), ("--radix-eviction-policy-config", '{"threshold": 8}')
 
@@ -15,7 +15,10 @@ BY_HAND: dict[str, tuple[Case, Case]] = {
         ((), by_hand(B1, "--disable-radix-cache", prefix_caching=True)),
         ((), {**B1, "serving": {"prefix_caching": False}}),
     ),
-    "sglang-hand-speculation": (((), by_hand(B1, "--speculative-algorithm", "NGRAM")), ((drafts("ngram"),), B1)),
+    "sglang-hand-speculation": (
+        ((), by_hand(B1, "--speculative-algorithm", "NGRAM", BREADTH, "1")),
+        ((drafts("ngram"),), B1),
+    ),
     "sglang-tlru-threshold": (((), by_hand(B1, *TLRU)), ((), by_hand(B1, *TLRU, *TLRU_CONFIG))),
     "sglang-many-nodes": (((), by_hand(TP4, "--nnodes", "3")), ((), TP4)),
     "sglang-dense-moe-ranks": (
