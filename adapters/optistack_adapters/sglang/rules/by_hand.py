@@ -37,6 +37,10 @@ NEEDS: dict[str, tuple[str, Callable[[RuleContext], bool]]] = {
         "needs DeepSeek-V4.1",
         lambda c: c.model.architecture.startswith("DeepseekV4"),
     ),
+    "--enable-two-batch-overlap": (
+        "needs --moe-a2a-backend or parallel.attention_data above 1",
+        lambda c: (said(c, "--moe-a2a-backend") or "none") != "none" or c.spec.parallel.attention_data > 1,
+    ),
     "--enable-kv-cache-sharding": (
         "needs --disaggregation-mode prefill",
         lambda c: said(c, "--disaggregation-mode") == "prefill",
