@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -87,4 +88,4 @@ def draft_hidden(drafter: Drafter, target: Target, batch: Batch, states: Tensor,
         positions.flatten(1),
         attention_mask(anchors, width, size),
     )
-    return hidden.view(rows, count, size, -1)[:, :, 1:]
+    return cast(Tensor, hidden.view(rows, count, size, -1)[:, :, 1:])
