@@ -41,7 +41,7 @@ def policies() -> dict[str, Callable[[int], Policy]]:
         return lambda kv_tokens: KvAware(replace(Parameters(kv_tokens=kv_tokens), **changed))
 
     made: dict[str, Callable[[int], Policy]] = {OURS: ours(), "kv-aware, pool unknown": ours(kv_tokens=None)}
-    for tokens in (6_000, 9_000, 12_000, 20_000, 30_000, 60_000):
+    for tokens in (4_000, 8_000, 16_000, 24_000, 48_000, 96_000):
         made[f"kv-aware, {tokens // 1000}k a request"] = ours(tokens_per_request=float(tokens))
     made["kv-aware, pending 0"] = ours(pending_weight=0.0)
     made["kv-aware, pending 0.5"] = ours(pending_weight=0.5)
@@ -61,13 +61,12 @@ def measure(arguments: argparse.Namespace) -> None:
     names = [name for name in known if not arguments.policies or name in arguments.policies]
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / "runs.jsonl"
-    done = {key_of(row) for row in rows_of(path)}
     for seed in arguments.seeds:
         for replicas in arguments.replicas:
             for wide in arguments.wide:
                 for name in names:
                     key = (name, replicas, wide, arguments.kv_tokens, seed)
-                    if key in done:
+                    if key in {key_of(row) for row in rows_of(path)}:
                         continue
                     scenario = Scenario(
                         replicas=replicas,
@@ -99,7 +98,7 @@ def key_of(row: dict[str, Any]) -> tuple[str, int, float, int, int]:
 
 def draw(arguments: argparse.Namespace) -> None:
     groups: dict[tuple[int, float, int], dict[str, list[dict[str, Any]]]] = {}
-    for row in rows_of(arguments.out / "runs.jsonl"):
+    for row in {key_of(row): row for row in rows_of(arguments.out / "runs.jsonl")}.values():
         group = groups.setdefault((row["replicas"], row["wide"], row["kv_tokens"]), {})
         group.setdefault(row["policy"], []).append(row)
     (arguments.out / "frontier.md").write_text("\n".join(table(key, group) for key, group in sorted(groups.items())))
@@ -147,7 +146,8 @@ def table(key: tuple[int, float, int], group: dict[str, list[dict[str, Any]]]) -
         moved = statistics.mean(row["migrations"] / row["turns"] for row in rows)
         bold = "**" if name == OURS else ""
         lines.append(
-            f"| {bold}{name}{bold} | {spread(rows, 'variance_over_mean', '.3f')} | {spread(rows, 'recomputed_per_turn', ',.0f')} "
+            f"| {bold}{name}{bold} | {spread(rows, 'variance_over_mean', '.3f')} "
+            f"| {spread(rows, 'recomputed_per_turn', ',.0f')} "
             f"| {spread(rows, 'ttft_p99_s', '.1f')} | {mean(rows, 'ttft_p50_s'):.2f} | {mean(rows, 'hit_rate'):.1%} "
             f"| {moved:.1%} | {mean(rows, 'mean_in_flight'):.2f} | {len(rows)} |"
         )
@@ -174,7 +174,7 @@ def main() -> None:
     measuring.add_argument("--replicas", type=int, nargs="+", default=[50])
     measuring.add_argument("--wide", type=float, nargs="+", default=[0.0, 0.05])
     measuring.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    measuring.add_argument("--turns", type=int, default=400, help="measured turns a replica")
+    measuring.add_argument("--turns", type=int, default=200, help="measured turns a replica")
     measuring.add_argument("--kv-tokens", type=int, default=EngineModel().kv_tokens)
     measuring.add_argument("--policies", nargs="*", help="all of them unless given")
     measuring.set_defaults(act=measure)

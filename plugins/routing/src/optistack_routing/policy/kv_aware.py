@@ -50,38 +50,37 @@ class KvAware:
         self._residents: dict[str, int] = {}
 
     def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | None:
-        candidates = ready(request, fleet)
-        if not candidates:
-            return None
         key = key_of(request)
         session = None if key is None else self._sessions.get(key)
         if session is not None and self._is_stale(session, now_s):
             session = None
-        cached = self._cached(request, session, candidates)
+        cached = self._cached(request, session, fleet)
         if not cached:
+            candidates = ready(request, fleet)
             lost = session is not None and any(home.tokens for home in session.homes.values())
-            name = self._lightest(candidates, key, now_s).name
-            return Choice(name, Reason.FAILED_OVER if lost else Reason.PLACED)
+            reason = Reason.FAILED_OVER if lost else Reason.PLACED
+            return Choice(self._lightest(candidates, key, now_s).name, reason) if candidates else None
         newest = max(cached, key=lambda replica: (cached[replica], -self._cost(replica, 0)))
-        idle = session is not None and not session.in_flight
-        if idle and self._loads.gives_up(newest, now_s):
-            light = self._loads.lightest([replica for replica in candidates if self._takes_cold(replica, now_s)], now_s)
+        if session is not None and not session.in_flight and self._loads.gives_up(newest, now_s):
+            roomy = [replica for replica in ready(request, fleet) if self._takes_cold(replica, now_s)]
+            light = self._loads.lightest(roomy, now_s)
             if light is not None and light is not newest:
                 return Choice(light.name, Reason.REHOMED, cached.get(light, 0))
         here = session.homes.get(newest.name) if session is not None else None
-        at_once = here.in_flight if here is not None else 0
-        return self._weigh(request, newest, at_once, cached, candidates, now_s)
+        return self._weigh(request, newest, here.in_flight if here is not None else 0, cached, fleet, now_s)
 
-    def _cached(self, request: Request, session: _Session | None, candidates: list[Replica]) -> dict[Replica, int]:
-        """Tokens of the prompt that each candidate is believed to hold, where that is any."""
-        if request.cached_tokens is not None:
-            tokens = request.cached_tokens
-        elif session is not None:
-            tokens = {name: home.tokens for name, home in session.homes.items()}
-        else:
-            return {}
-        held = ((replica, tokens.get(replica.name, 0)) for replica in candidates)
-        return {replica: min(known, request.prompt_tokens) for replica, known in held if known > 0}
+    @staticmethod
+    def _cached(request: Request, session: _Session | None, fleet: Fleet) -> dict[Replica, int]:
+        """Tokens of the prompt that each replica which may take it is believed to hold, where that is any."""
+        tokens = request.cached_tokens
+        if tokens is None:
+            tokens = {name: home.tokens for name, home in session.homes.items()} if session is not None else {}
+        cached = {}
+        for name, held in tokens.items():
+            replica = fleet.get(name) if held > 0 else None
+            if replica is not None and replica.accepts and name not in request.avoid:
+                cached[replica] = min(held, request.prompt_tokens)
+        return cached
 
     def _weigh(
         self,
@@ -89,7 +88,7 @@ class KvAware:
         newest: Replica,
         at_once: int,
         cached: dict[Replica, int],
-        candidates: list[Replica],
+        fleet: Fleet,
         now_s: float,
     ) -> Choice:
         """Stay with the newest prefix, or go to where the difference in load is worth the tokens.
@@ -110,9 +109,10 @@ class KvAware:
                 other, limit = replica, cost
         cold_limit = min(limit, stay - (p.home_margin if thick else p.overload_margin))
         # A cold replica costs its prompt at least, so that most turns need no look at the fleet.
-        if cold_limit > prompt / share / p.tokens_per_request and len(cached) < len(candidates):
-            cold = self._lightest([replica for replica in candidates if replica not in cached], request.session, now_s)
-            if self._takes_cold(cold, now_s) and self._cost(cold, prompt / share) <= cold_limit:
+        if cold_limit > prompt / share / p.tokens_per_request:
+            others = [replica for replica in ready(request, fleet) if replica not in cached]
+            cold = self._lightest(others, key_of(request), now_s) if others else None
+            if cold is not None and self._takes_cold(cold, now_s) and self._cost(cold, prompt / share) <= cold_limit:
                 return Choice(cold.name, Reason.SPLIT if thick else Reason.SPILLED)
         if other is not None:
             return Choice(other.name, Reason.OTHER_HOME, cached[other])
@@ -136,7 +136,7 @@ class KvAware:
         return replica.pending_prefill_tokens < p.cold_prefill_tokens
 
     def _lightest(self, replicas: list[Replica], key: str | None, now_s: float) -> Replica:
-        """The cheapest replica for a prompt that it does not hold, with room for it if any has; ties by hash of the key.
+        """The cheapest replica for a prompt that it does not hold, with room for it if any has; ties by hash.
 
         The same sum as in ``_cost``, in a loop that hundreds of replicas can go through for each request.
         """

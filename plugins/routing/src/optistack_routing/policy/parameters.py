@@ -37,10 +37,10 @@ class Parameters:
     to the next in their order (at least 1; infinity never moves a session).
     """
 
-    max_homes: int = 4
+    max_homes: int = 6
     overload_margin: float = 2.0
     home_margin: float = 1.0
-    tokens_per_request: float = 15_000.0
+    tokens_per_request: float = 14_000.0
     pending_weight: float = 0.25
     session_weight: float = 0.2
     split_requests: int = 2
