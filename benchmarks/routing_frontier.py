@@ -41,7 +41,7 @@ def policies() -> dict[str, Callable[[int], Policy]]:
         return lambda kv_tokens: KvAware(replace(Parameters(kv_tokens=kv_tokens), **changed))
 
     made: dict[str, Callable[[int], Policy]] = {OURS: ours(), "kv-aware, pool unknown": ours(kv_tokens=None)}
-    for tokens in (4_000, 8_000, 16_000, 24_000, 48_000, 96_000):
+    for tokens in (4_000, 8_000, 12_000, 24_000, 48_000, 96_000):
         made[f"kv-aware, {tokens // 1000}k a request"] = ours(tokens_per_request=float(tokens))
     made["kv-aware, pending 0"] = ours(pending_weight=0.0)
     made["kv-aware, pending 0.5"] = ours(pending_weight=0.5)

@@ -40,7 +40,7 @@ class Parameters:
     max_homes: int = 6
     overload_margin: float = 2.0
     home_margin: float = 1.0
-    tokens_per_request: float = 14_000.0
+    tokens_per_request: float = 16_000.0
     pending_weight: float = 0.25
     session_weight: float = 0.2
     split_requests: int = 2
