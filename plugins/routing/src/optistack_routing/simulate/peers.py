@@ -183,5 +183,7 @@ PEERS = {
     "repin+3": Peer(lambda: Homes(1, 3, lighter=False), "pin that moves above the mean + 3"),
     "last-home+2": Peer(lambda: Homes(2, 2, lighter=False), "two homes, the last first, above the mean + 2"),
     "last-home+3": Peer(lambda: Homes(2, 3, lighter=False), "two homes, the last first, above the mean + 3"),
+    "last-home+1": Peer(lambda: Homes(2, 1, lighter=False), "two homes, the last first, above the mean + 1"),
+    "lighter-home+1": Peer(lambda: Homes(2, 1, lighter=True), "two homes, the lighter, above the mean + 1"),
     "lighter-home+2": Peer(lambda: Homes(2, 2, lighter=True), "two homes, the lighter, above the mean + 2"),
 }
