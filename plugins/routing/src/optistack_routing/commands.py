@@ -59,3 +59,28 @@ def route(
         "tls_key": tls_key,
     }
     run(load(config, {name: value for name, value in given.items() if value is not None}))
+
+
+@app.command()
+def top(
+    admin: Annotated[str, typer.Option(metavar="URL", help="The router's admin side.")] = "http://127.0.0.1:8081",
+    every: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How often it is read.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print it once.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print it once, as JSON.")] = False,
+) -> None:
+    """Show a running router: replicas, load, sessions, latencies."""
+    from optistack_routing.admin.top import client, fetch, screen, watch
+
+    if not once and not json:
+        watch(admin, every)
+        return
+    with client(admin) as reader:
+        now = fetch(reader)
+    if json:
+        from optistack.cli.screen import print_json
+
+        print_json(now)
+    else:
+        from optistack.cli.screen import show
+
+        show(screen(now))

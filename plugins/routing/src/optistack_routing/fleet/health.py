@@ -36,7 +36,7 @@ class Probes:
 
     def ask(self, member: Member) -> None:
         """Probe now, unless a probe is under way."""
-        if member.name in self._tasks:
+        if member.name in self._tasks or self.roster.members.get(member.name) is not member:
             return
         wait_s = self.every_s if member.health is Health.UP else min(1.0, self.every_s)
         self._due[member.name] = monotonic() + wait_s

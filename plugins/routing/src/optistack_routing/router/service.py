@@ -7,81 +7,26 @@ import logging
 import signal
 import socket
 import ssl
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Any
 
-from optistack_routing.fleet.circuit import Breaker
-from optistack_routing.fleet.desk import Desk, LocalDesk
-from optistack_routing.fleet.health import Probes
-from optistack_routing.fleet.roster import Roster, Source
+from optistack_routing.admin.state import snapshot
+from optistack_routing.fleet.desk import Desk
 from optistack_routing.http.server import Limits
-from optistack_routing.policy.ledger import Ledger
 from optistack_routing.proxy.front import Front, Settings
 from optistack_routing.proxy.record import Recorder
 from optistack_routing.proxy.session import Reader
 from optistack_routing.proxy.upstream import Pools
+from optistack_routing.router.accesslog import AccessLog
 from optistack_routing.router.config import KEY_VARIABLE, UPSTREAM_KEY_VARIABLE, Config, read_keys
+from optistack_routing.router.control import Control, build_control
 from optistack_routing.router.listen import client_tls, listen, server_tls
-from optistack_routing.router.policy import policy_of
 
 log = logging.getLogger("optistack.route")
 
 TICK_S = 0.25
-
-
-@dataclass
-class Fleet:
-    """What there is once, in the process that decides: replicas, ledger, probes."""
-
-    config: Config
-    ledger: Ledger
-    roster: Roster
-    desk: LocalDesk
-    probes: Probes
-    _expire_s: float = 0.0
-
-    def start(self, now_s: float) -> None:
-        for url in self.config.replicas:
-            self.roster.add(url, Source.CONFIG, now_s)
-
-    def tick(self, now_s: float) -> None:
-        self.roster.tick(now_s)
-        if self.config.health_path:
-            self.probes.tick(now_s)
-        self.desk.tick(now_s)
-        if now_s >= self._expire_s:
-            self._expire_s = now_s + 1.0
-            self.ledger.policy.expire(now_s)
-
-    def ready(self) -> bool:
-        return any(replica.accepts for replica in self.ledger.fleet)
-
-    async def stop(self) -> None:
-        await self.probes.stop()
-
-
-def build_fleet(config: Config) -> Fleet:
-    """Raises InputError."""
-    ledger = Ledger(policy_of(config.policy, config.parameters, config.seed))
-    roster = Roster(
-        ledger,
-        lambda: Breaker(config.breaker_failures, config.breaker_open_s, config.breaker_longest_s),
-        checks_health=bool(config.health_path),
-    )
-    keys = read_keys(config.upstream_api_key_file, UPSTREAM_KEY_VARIABLE)
-    probes = Probes(
-        roster,
-        config.health_path,
-        config.health_every_s,
-        config.health_timeout_s,
-        config.health_failures,
-        tls=client_tls(config.upstream_ca),
-        authorization=b"Bearer " + keys[0] if keys else None,
-    )
-    if config.health_path:
-        roster.probe = probes.ask
-    desk = LocalDesk(ledger, roster, queue_s=config.queue_s, queue_length=config.queue_length)
-    return Fleet(config, ledger, roster, desk, probes)
 
 
 @dataclass
@@ -91,16 +36,20 @@ class FrontSide:
     settings: Settings
     drain_s: float
     tls: ssl.SSLContext | None = None
+    access_log: AccessLog | None = None
     servers: list[asyncio.Server] = field(default_factory=list)
 
     async def serve(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        self.servers.append(await loop.create_server(lambda: Front(self.settings), sock=listener, ssl=self.tls))
+        server = await loop.create_server(lambda: Front(self.settings), sock=listener, ssl=self.tls, backlog=4096)
+        self.servers.append(server)
 
     def tick(self, now_s: float) -> None:
         for connection in list(self.settings.connections):
             connection.tick(now_s)
         self.settings.pools.tick(now_s)
+        if self.access_log is not None:
+            self.access_log.flush()
 
     async def drain(self) -> None:
         """Take no new connection and no new request; return when those under way have ended, or ``drain_s`` is over."""
@@ -114,9 +63,13 @@ class FrontSide:
             await asyncio.sleep(0.05)
 
     def stop(self) -> None:
+        for server in self.servers:
+            server.close()
         for connection in list(self.settings.connections):
             connection.transport.abort()
         self.settings.pools.close()
+        if self.access_log is not None:
+            self.access_log.close()
 
 
 def build_front(config: Config, desk: Desk, recorder: Recorder) -> FrontSide:
@@ -138,48 +91,82 @@ def build_front(config: Config, desk: Desk, recorder: Recorder) -> FrontSide:
         idle_s=config.idle_s,
         name_replica=config.name_replica,
     )
-    return FrontSide(settings, config.drain_s, server_tls(config.tls_cert, config.tls_key))
+    access_log = AccessLog(config.access_log) if config.access_log else None
+    if access_log is not None:
+        recorder.written = access_log.write
+    return FrontSide(settings, config.drain_s, server_tls(config.tls_cert, config.tls_key), access_log)
 
 
 async def serve(config: Config) -> None:
-    """Run the router until SIGTERM or SIGINT, then let what is under way end; a second signal ends it at once."""
-    stopping = asyncio.Event()
-    at_once = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    """Run the router until SIGTERM or SIGINT, then let what is under way end; a second signal ends it at once.
 
-    def signalled() -> None:
-        (at_once if stopping.is_set() else stopping).set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signalled)
-    fleet = build_fleet(config)
-    recorder = Recorder(ready=fleet.ready)
-    front = build_front(config, fleet.desk, recorder)
-    listener = listen(config.host, config.port)
+    Raises InputError for what cannot be used.
+    """
+    control = build_control(config)
+    recorder = Recorder(ready=control.ready)
+    control.counts = lambda: [snapshot(recorder)]
+    front = build_front(config, control.desk, recorder)
+    listener, admin_listener = listen(config.host, config.port), listen(config.admin_host, config.admin_port)
+    stop = Signals()
+    await control.start()
+    await control.serve_admin(admin_listener)
     await front.serve(listener)
-    fleet.start(monotonic())
-    port = listener.getsockname()[1]
-    log.info("serving http%s://%s:%d", "s" if front.tls else "", config.host, port)
-    ticking = loop.create_task(_tick(fleet, front))
-    await stopping.wait()
-    log.info("draining: %d requests in flight", recorder.in_flight)
-    await _first(front.drain(), at_once.wait())
+    log.info("serving %s, admin %s", shown(listener, front.tls), shown(admin_listener, control.admin_tls))
+    async with ticking(control, front):
+        await stop.asked.wait()
+        log.info("draining: %d requests in flight", recorder.in_flight)
+        await first(front.drain(), stop.at_once.wait())
     front.stop()
-    ticking.cancel()
-    await fleet.stop()
+    await control.stop()
     log.info("stopped")
 
 
-async def _tick(fleet: Fleet, front: FrontSide) -> None:
-    while True:
-        now_s = monotonic()
-        fleet.tick(now_s)
-        front.tick(now_s)
-        await asyncio.sleep(TICK_S)
+class Signals:
+    """``asked`` at the first SIGTERM or SIGINT, ``at_once`` at the second."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.at_once = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled)
+
+    def _signalled(self) -> None:
+        (self.at_once if self.asked.is_set() else self.asked).set()
 
 
-async def _first(*waits: object) -> None:
-    tasks = [asyncio.ensure_future(wait) for wait in waits]  # type: ignore[call-overload]  # coroutines, all of them
+class ticking:
+    """Runs the clocks of the given parts while its block runs."""
+
+    def __init__(self, *parts: Control | FrontSide) -> None:
+        self._parts = parts
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def __aexit__(self, *error: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            now_s = monotonic()
+            for part in self._parts:
+                try:
+                    part.tick(now_s)
+                except Exception:  # a clock that stops would stop every timeout
+                    log.exception("a tick failed")
+            await asyncio.sleep(TICK_S)
+
+
+async def first(*waits: Coroutine[Any, Any, Any]) -> None:
+    """Wait until one of ``waits`` is over, and cancel the others."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
     _, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in rest:
         task.cancel()
+
+
+def shown(listener: socket.socket, tls: ssl.SSLContext | None) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http{'s' if tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
