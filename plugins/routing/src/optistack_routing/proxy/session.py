@@ -37,7 +37,7 @@ class Reader:
         for header in self._headers:
             value = by_name.get(header)
             if value:
-                session = _name(value)
+                session = session_name(value)
                 break
         else:
             if body:
@@ -45,7 +45,8 @@ class Reader:
         return Request(session=session, prompt_tokens=int(size_bytes / self._bytes_a_token), prefix=prefix)
 
 
-def _name(value: bytes) -> str:
+def session_name(value: bytes) -> str:
+    """A header's value as the name of a session; a hash of it where it is long."""
     if len(value) > MAX_SESSION_BYTES:  # as good as a name, and bounded
         return blake2b(value, digest_size=16).hexdigest()
     return value.decode("latin-1")

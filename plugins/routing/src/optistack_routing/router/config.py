@@ -34,7 +34,7 @@ class Config(BaseModel):
     admin_port: int = Field(8081, ge=0, le=65535)
     workers: int = Field(1, ge=1, le=64)
 
-    policy: str = "least-loaded"
+    policy: str = "kv-aware"
     parameters: dict[str, Any] = Field(default_factory=dict)
     seed: int = 0
     session_headers: tuple[str, ...] = SESSION_HEADERS

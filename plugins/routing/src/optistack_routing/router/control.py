@@ -7,7 +7,7 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -21,15 +21,20 @@ from optistack_routing.fleet.health import Probes
 from optistack_routing.fleet.roster import Roster, Source
 from optistack_routing.fleet.scrape import KVGauge
 from optistack_routing.fleet.sources import Named, ResolvedName, WatchedFile
+from optistack_routing.policy.factory import make_policy
 from optistack_routing.policy.ledger import Ledger
 from optistack_routing.router.config import ADMIN_KEY_VARIABLE, UPSTREAM_KEY_VARIABLE, Config, read_keys
 from optistack_routing.router.listen import client_tls, server_tls
-from optistack_routing.router.policy import policy_of
+from optistack_routing.router.policy import read_parameters
 
 
 @dataclass
 class Control:
-    """Everything that decides. ``counts`` gives each process's snapshot."""
+    """Everything that decides.
+
+    ``asked``   the settings that the state repeats, so that whoever started the router can tell that they arrived
+    ``counts``  gives each process's snapshot
+    """
 
     config: Config
     ledger: Ledger
@@ -41,6 +46,7 @@ class Control:
     name: ResolvedName | None
     admin_tls: ssl.SSLContext | None
     admin_keys: tuple[bytes, ...]
+    asked: dict[str, Any]
     counts: Callable[[], Iterable[dict[str, Any]]] = tuple
     _since_s: float = field(default_factory=monotonic)
     _expire_s: float = 0.0
@@ -91,7 +97,8 @@ class Control:
         return any(replica.accepts for replica in self.ledger.fleet)
 
     def state(self) -> dict[str, Any]:
-        return state(self.roster, self.config.policy, len(self.desk.waiting), merged(self.counts()), self._since_s)
+        waiting = len(self.desk.waiting)
+        return {**self.asked, **state(self.roster, waiting, merged(self.counts()), self._since_s)}
 
     async def stop(self) -> None:
         for server in self._servers:
@@ -118,7 +125,8 @@ class Control:
 
 def build_control(config: Config) -> Control:
     """Raises InputError."""
-    ledger = Ledger(policy_of(config.policy, config.parameters, config.seed))
+    parameters = read_parameters(config.parameters)
+    ledger = Ledger(make_policy(config.policy, parameters, config.seed))
     roster = Roster(
         ledger,
         lambda: Breaker(config.breaker_failures, config.breaker_open_s, config.breaker_longest_s),
@@ -156,6 +164,12 @@ def build_control(config: Config) -> Control:
         ResolvedName(name, Named(roster, Source.DNS, config.drain_s)) if name else None,
         server_tls(config.admin_tls_cert, config.admin_tls_key),
         admin_keys,
+        {
+            "policy": config.policy,
+            "parameters": asdict(parameters),
+            "session_headers": list(config.session_headers),
+            "workers": config.workers,
+        },
     )
 
 

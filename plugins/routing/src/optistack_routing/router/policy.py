@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
-from optistack.errors import InputError
-from optistack_routing.policy.base import Policy
-from optistack_routing.policy.least_loaded import LeastLoaded
+from pydantic import TypeAdapter, ValidationError
+
+from optistack.errors import InputError, nearest
+from optistack_routing.policy.parameters import Parameters
 
 
-def policy_of(name: str, parameters: dict[str, Any], seed: int) -> Policy:
-    """Raises InputError for a name or a parameter that is not known."""
-    if name != "least-loaded":
-        raise InputError(f"There is no policy {name!r}.", fix="Known: least-loaded.")
-    return LeastLoaded()
+def read_parameters(given: dict[str, Any]) -> Parameters:
+    """The policies' numbers, the defaults where nothing is given. Raises InputError."""
+    known = [field.name for field in fields(Parameters)]
+    for name in given:
+        if name not in known:
+            raise InputError(f"There is no parameter {name!r}.", fix=nearest(name, known))
+    try:
+        return TypeAdapter(Parameters).validate_python(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"parameters.{first['loc'][0]}: {first['msg']}.", fix="docs/router.md lists them.") from None
