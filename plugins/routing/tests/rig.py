@@ -15,8 +15,8 @@ from optistack_routing.admin.state import snapshot
 from optistack_routing.proxy.record import Recorder
 from optistack_routing.router.config import load
 from optistack_routing.router.control import Control, build_control
+from optistack_routing.router.front import FrontSide, build_front
 from optistack_routing.router.listen import listen
-from optistack_routing.router.service import FrontSide, build_front
 
 DEADLINE_S = 10.0
 
@@ -242,7 +242,7 @@ async def rig(*scripts: Script, start: bool = True, **options: Any) -> AsyncIter
     finally:
         for client in made.clients:
             client.leave()
-        front.stop()
+        await front.stop()
         await control.stop()
         for replica in replicas:
             await replica.die()
