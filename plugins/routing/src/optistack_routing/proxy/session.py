@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from math import ceil
 
 from optistack_routing.http.head import RequestHead
 from optistack_routing.policy.base import Request
@@ -42,7 +43,7 @@ class Reader:
         else:
             if body:
                 prefix = _prefix(body)
-        return Request(session=session, prompt_tokens=int(size_bytes / self._bytes_a_token), prefix=prefix)
+        return Request(session=session, prompt_tokens=ceil(size_bytes / self._bytes_a_token), prefix=prefix)
 
 
 def session_name(value: bytes) -> str:
