@@ -171,8 +171,13 @@ class CacheTier(Settings):
 
 
 class Routing(Settings):
-    """How requests are spread over replicas."""
+    """How requests are spread over replicas.
 
+    ``front``  a process of the plugin stands before the replicas and is the deployment's one address
+               (``optistack_front``); the engines listen on loopback only
+    """
+
+    front: Value[bool] = Unset
     policy: Value[str] = Unset
     session_header: Value[str] = Unset
     target_concurrency: Value[int] = Unset
