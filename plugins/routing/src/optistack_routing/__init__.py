@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from optistack import hookimpl
@@ -12,6 +12,8 @@ from optistack.settings import Routing
 from optistack_routing.options import Options
 
 if TYPE_CHECKING:
+    import typer
+
     from optistack.context import PlanContext
     from optistack.plan.plan import Plan
     from optistack.verify.endpoint import Endpoint
@@ -50,3 +52,10 @@ def optistack_probe(plan: Plan, endpoint: Endpoint) -> Sequence[CheckResult]:
     from optistack_routing.probe import prefix_is_cached, promises
 
     return [*promises(plan), prefix_is_cached(plan, endpoint)]
+
+
+@hookimpl
+def optistack_commands() -> Mapping[str, typer.Typer]:
+    from optistack_routing.commands import app
+
+    return {"route": app}
