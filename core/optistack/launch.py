@@ -18,7 +18,8 @@ FOLDER = "{folder}"
 
 REPLICA_URL = "{replica.url}"
 REPLICA_FOLDER = "{replica.folder}"
-"""Stand for a replica's address and folder in an argument of a front, which is given once for each replica then."""
+"""Stand for a replica's address and folder in an argument of a front, or in a line of its files, which is there once
+for each replica then."""
 
 
 class _Part(BaseModel):
@@ -60,6 +61,18 @@ class Place:
     replicas: Sequence[tuple[str, str]] = ()
     """URL and folder of each."""
     ports: Mapping[str, int | str] = field(default_factory=dict)
+
+    def fill_text(self, text: str) -> str:
+        """A file's text; a line with a replica's placeholder is there once for each replica."""
+        return "".join(word for line in text.splitlines(keepends=True) for word in self.for_each(line))
+
+    def for_each(self, word: str) -> Iterator[str]:
+        """``word`` filled in, once for each replica where it names one."""
+        if REPLICA_URL not in word and REPLICA_FOLDER not in word:
+            yield self.fill(word)
+            return
+        for url, folder in self.replicas:
+            yield self.fill(word.replace(REPLICA_URL, url).replace(REPLICA_FOLDER, folder))
 
     def fill(self, word: str) -> str:
         for name, port in self.ports.items():
@@ -109,13 +122,9 @@ class _Process(BaseModel):
         for argument in self.arguments:
             if argument.value is None:
                 yield place.fill(argument.flag)
-            elif REPLICA_URL in argument.value or REPLICA_FOLDER in argument.value:
-                for url, folder in place.replicas:
-                    yield argument.flag
-                    yield place.fill(argument.value.replace(REPLICA_URL, url).replace(REPLICA_FOLDER, folder))
-            else:
-                yield argument.flag
-                yield place.fill(argument.value)
+            for value in place.for_each(argument.value) if argument.value is not None else ():
+                yield place.fill(argument.flag)
+                yield value
 
 
 class Launch(_Process):

@@ -114,11 +114,12 @@ def _front(plan: Plan, front: FrontLaunch, replicas: Sequence[ProcessSpec], port
     folder = _folder(plan, front.name)
     further = {name: ports.free("127.0.0.1") for name in front.ports}
     there = tuple((replica.url, _folder(plan, replica.name)) for replica in replicas)
+    place = Place(port, folder, there, further)
     return ProcessSpec(
         name=front.name,
-        argv=tuple(front.argv_at(sys.executable, Place(port, folder, there, further))),
+        argv=tuple(front.argv_at(sys.executable, place)),
         env=front.env(port=port, folder=folder),
-        files={f"{front.name}/{file.name}": file.content for file in front.files},
+        files={f"{front.name}/{file.name}": place.fill_text(file.content) for file in front.files},
         folders=(front.name,) if front.needs_folder() else (),
         host=front.host,
         port=port,
