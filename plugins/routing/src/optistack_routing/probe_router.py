@@ -81,7 +81,7 @@ def _settings(plan: Plan, state: dict[str, Any]) -> Iterator[CheckResult]:
         if not isinstance(value, Value) or not value.is_set:
             continue
         if field == "parameters":
-            for name, asked in value.value.items():
+            for name, asked in (value.value or {}).items():
                 yield _setting(f"routing.parameters.{name}", value, asked, *stated[name])
         elif field == "target_concurrency":
             told = "the policies even out whatever load there is; the plan's rules are held against this number"

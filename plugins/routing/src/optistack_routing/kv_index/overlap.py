@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -37,6 +37,9 @@ class Overlap(Protocol):
         """``replica`` is in the fleet and publishes its KV events at ``events``."""
 
     def leave(self, replica: str) -> None: ...
+
+    def state(self) -> dict[str, int]:
+        """What it has counted, for the admin side."""
 
     def close(self) -> None: ...
 
@@ -123,6 +126,18 @@ class PreciseOverlap:
     def leave(self, replica: str) -> None:
         self.subscriber.drop(replica)
         self._quiet_until_s.pop(replica, None)
+
+    def state(self) -> dict[str, int]:
+        stream, index = self.subscriber.counts, self.index.counts
+        return {
+            **asdict(self.counts),
+            "blocks": sum(self.index.blocks().values()),
+            "blocks_of_other_size": index.other_pages,
+            "blocks_unplaced": index.unplaced,
+            "gaps": stream.gaps,
+            "restarts": stream.restarts,
+            "malformed": stream.malformed,
+        }
 
     def close(self) -> None:
         self._worker.shutdown(wait=False, cancel_futures=True)

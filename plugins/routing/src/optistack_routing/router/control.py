@@ -7,7 +7,7 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -24,12 +24,12 @@ from optistack_routing.fleet.sources import Named, ResolvedName, WatchedFile
 from optistack_routing.policy.ledger import Ledger
 from optistack_routing.router.config import ADMIN_KEY_VARIABLE, UPSTREAM_KEY_VARIABLE, Config, read_keys
 from optistack_routing.router.listen import client_tls, server_tls
-from optistack_routing.router.policy import policy_of
+from optistack_routing.router.policy import parameters_of, policy_of
 
 
 @dataclass
 class Control:
-    """Everything that decides. ``counts`` gives each process's snapshot."""
+    """Everything that decides. ``counts`` gives each process's snapshot, ``precise`` the state of precise mode."""
 
     config: Config
     ledger: Ledger
@@ -42,6 +42,7 @@ class Control:
     admin_tls: ssl.SSLContext | None
     admin_keys: tuple[bytes, ...]
     counts: Callable[[], Iterable[dict[str, Any]]] = tuple
+    precise: Callable[[], dict[str, Any]] | None = None
     _since_s: float = field(default_factory=monotonic)
     _expire_s: float = 0.0
     _look_s: float = 0.0
@@ -91,7 +92,10 @@ class Control:
         return any(replica.accepts for replica in self.ledger.fleet)
 
     def state(self) -> dict[str, Any]:
-        return state(self.roster, self.config.policy, len(self.desk.waiting), merged(self.counts()), self._since_s)
+        now = state(self.roster, self.config.policy, len(self.desk.waiting), merged(self.counts()), self._since_s)
+        parameters = asdict(parameters_of(self.config.parameters))
+        precise = self.precise() if self.precise is not None else None
+        return {**now, "parameters": parameters, "session_headers": self.config.session_headers, "precise": precise}
 
     async def stop(self) -> None:
         for server in self._servers:

@@ -23,6 +23,7 @@ from optistack_routing.router.accesslog import AccessLog
 from optistack_routing.router.config import KEY_VARIABLE, UPSTREAM_KEY_VARIABLE, Config, read_keys
 from optistack_routing.router.control import Control, build_control
 from optistack_routing.router.listen import client_tls, listen, server_tls
+from optistack_routing.router.precise import open_overlap
 
 log = logging.getLogger("optistack.route")
 
@@ -68,6 +69,8 @@ class FrontSide:
         for connection in list(self.settings.connections):
             connection.transport.abort()
         self.settings.pools.close()
+        if self.settings.overlap is not None:
+            self.settings.overlap.close()
         if self.access_log is not None:
             self.access_log.close()
 
@@ -90,6 +93,7 @@ def build_front(config: Config, desk: Desk, recorder: Recorder) -> FrontSide:
         first_byte_s=config.first_byte_s,
         idle_s=config.idle_s,
         name_replica=config.name_replica,
+        overlap=open_overlap(config.precise) if config.precise is not None else None,
     )
     access_log = AccessLog(config.access_log) if config.access_log else None
     if access_log is not None:
@@ -106,6 +110,8 @@ async def serve(config: Config) -> None:
     recorder = Recorder(ready=control.ready)
     control.counts = lambda: [snapshot(recorder)]
     front = build_front(config, control.desk, recorder)
+    if front.settings.overlap is not None:
+        control.precise = front.settings.overlap.state
     listener, admin_listener = listen(config.host, config.port), listen(config.admin_host, config.admin_port)
     stop = Signals()
     await control.start()
