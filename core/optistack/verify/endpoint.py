@@ -110,14 +110,16 @@ class Endpoint:
         prompt: str | list[int],
         *,
         max_tokens: int = 16,
+        model: str | None = None,
         headers: Mapping[str, str] | None = None,
         **fields: Any,
     ) -> Completion:
-        """A greedy completion of ``prompt`` (text or token ids). Extra ``fields`` go into the request's body.
+        """A greedy completion of ``prompt`` (text or token ids) by the first served model, unless ``model`` is given.
+        Extra ``fields`` go into the request's body.
 
         Raises CheckFailedError with the engine's own message when it answers with an error.
         """
-        body = {"model": self.model(), "prompt": prompt, "max_tokens": max_tokens, "temperature": 0.0, **fields}
+        body = {"model": model or self.model(), "prompt": prompt, "max_tokens": max_tokens, "temperature": 0.0, **fields}
         response = self.request("POST", "/v1/completions", json=body, headers=headers)
         if response.status_code != 200:
             raise CheckFailedError(f"{self.url} answered {response.status_code} to a completion: {response.text[:300]}")

@@ -115,8 +115,10 @@ def _session(plan: Plan, front: RunningFront, admin: Endpoint) -> Iterator[Check
     before = [_prompt_tokens(plan, replica) for replica in front.replicas]
     predictions = (admin.get_json("/state") or {}).get("precise")
     try:
-        first = front.endpoint.complete(text, max_tokens=1, headers=session)
-        second = front.endpoint.complete(text + first.text, max_tokens=1, headers=session)
+        # The name comes from a replica: asking the router would be a request between the two turns.
+        model = front.replicas[0].model()
+        first = front.endpoint.complete(text, max_tokens=1, model=model, headers=session)
+        second = front.endpoint.complete(text + first.text, max_tokens=1, model=model, headers=session)
     except CheckFailedError as error:
         yield _result("session-stays", "a session's next turn finds its KV", "an error", str(error), False)
         return
