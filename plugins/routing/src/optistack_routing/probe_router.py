@@ -95,11 +95,15 @@ def _setting(path: str, value: Value[Any], asked: Any, stated: Any, proof: str) 
     return CheckResult(
         id=path,
         promised_by=", ".join(dict.fromkeys(wish.source for wish in value.wishes)) or ME,
-        asked=str(asked),
-        engine_says="nothing" if stated is None else str(stated),
+        asked=_text(asked),
+        engine_says="nothing" if stated is None else _text(stated),
         proof=proof,
         status=status,
     )
+
+
+def _text(value: Any) -> str:
+    return ("off", "on")[value] if isinstance(value, bool) else str(value)
 
 
 def _session(plan: Plan, front: RunningFront, admin: Endpoint) -> Iterator[CheckResult]:
