@@ -12,7 +12,9 @@ from optistack.host import Host
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
-EVERY_HOOK = ("optistack_commands", "optistack_plugin", "optistack_probe", "optistack_route", "optistack_rules")
+EVERY_HOOK = tuple(
+    f"optistack_{hook}" for hook in ("commands", "front", "plugin", "probe", "probe_front", "route", "rules")
+)
 
 
 def test_it_registers_under_its_entry_point_with_every_hook() -> None:

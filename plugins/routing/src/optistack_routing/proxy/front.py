@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field, replace
 from hmac import compare_digest
 from time import monotonic
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from optistack_routing.fleet.desk import Desk, Outcome, Placement
 from optistack_routing.http.head import Refused, RequestHead, ResponseHead
 from optistack_routing.http.server import Limits, Phase, ServerConnection
-from optistack_routing.policy.base import Request
+from optistack_routing.policy.base import Request, Usage
 from optistack_routing.proxy.record import Record, Recorder
 from optistack_routing.proxy.session import Reader
 from optistack_routing.proxy.upstream import Pool, Pools, Upstream
 from optistack_routing.proxy.usage import TAIL_BYTES, read_usage
+
+if TYPE_CHECKING:
+    from optistack_routing.kv_index.overlap import Overlap
+
+log = logging.getLogger("optistack.route")
 
 PATHS = (
     "/v1/",
@@ -51,6 +57,7 @@ class Settings:
     first_byte_s: float = 600.0
     idle_s: float = 300.0
     name_replica: bool = False
+    overlap: Overlap | None = None
     connections: set[Front] = field(default_factory=set)
     draining: bool = False
 
@@ -72,6 +79,7 @@ class Front(ServerConnection):
         self._place: Placement | None = None
         self._upstream: Upstream | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._predicting: asyncio.Task[None] | None = None
         self._asking = False
         self._held: list[bytes] = []  # the answer's head, kept until a byte of its body has come
         self._turned_away = False  # the answer says: elsewhere; all of it is held
@@ -128,6 +136,19 @@ class Front(ServerConnection):
         self._turned_away = False
         self._tail = (b"", b"", b"")
         self._record = settings.recorder.begin(head, self.request, size_bytes)
+        if settings.overlap is not None and body:
+            self._predicting = asyncio.get_running_loop().create_task(self._predict(settings.overlap, body))
+        else:
+            self._ask()
+
+    async def _predict(self, overlap: Overlap, body: list[bytes]) -> None:
+        try:
+            cached = await overlap.of(b"".join(body), self.request.session)
+        except Exception:  # a request without a prediction is better than none
+            log.exception("a prediction failed")
+            cached = None
+        self._predicting = None
+        self.request = replace(self.request, cached_tokens=cached)
         self._ask()
 
     def _tell_health(self) -> None:
@@ -300,6 +321,9 @@ class Front(ServerConnection):
 
     def _end(self, outcome: Outcome | None) -> None:
         """Give everything back, on whichever way it ended."""
+        if self._predicting is not None:
+            self._predicting.cancel()
+            self._predicting = None
         if self._asking:
             self._asking = False
             self.settings.desk.withdraw(self)
@@ -315,10 +339,20 @@ class Front(ServerConnection):
             if outcome is Outcome.SERVED:
                 usage = read_usage(b"".join([part[-TAIL_BYTES:] for part in self._tail]))
             place.end(outcome or Outcome.ERROR, usage)
+            self._compare(place, usage)
         self._sending = []
         self._held = []
         self._tail = (b"", b"", b"")
         self.settings.recorder.end(self._record, outcome, usage)
+
+    def _compare(self, place: Placement, usage: Usage | None) -> None:
+        """Hold the prediction against what the engine says of the request."""
+        predicted, overlap = self.request.cached_tokens, self.settings.overlap
+        if overlap is None or predicted is None or usage is None or usage.cached_tokens is None:
+            return
+        replica = place.choice.replica
+        if replica in predicted:
+            overlap.served(replica, predicted[replica], usage.cached_tokens)
 
     def tick(self, now_s: float) -> None:
         if self.phase is not Phase.BUSY:

@@ -18,6 +18,22 @@ ADMIN_KEY_VARIABLE = "OPTISTACK_ROUTE_ADMIN_KEY"
 UPSTREAM_KEY_VARIABLE = "OPTISTACK_ROUTE_UPSTREAM_KEY"
 
 
+class Precise(BaseModel):
+    """Precise mode: ``events`` are the ZeroMQ addresses of each replica's KV events and of their replay.
+
+    ``checkpoint``     folder with the tokenizer and the chat template
+    ``page_tokens``    of a KV page
+    ``dropped_pages``  pages at the end of a hit that the engine computes again under its kind of speculation
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    checkpoint: Path
+    page_tokens: int = Field(ge=1)
+    dropped_pages: int = Field(0, ge=0)
+    events: dict[str, tuple[str, str | None]]
+
+
 class Config(BaseModel):
     """Every option of the router; keys of the YAML file. Times are in seconds, sizes in bytes."""
 
@@ -37,6 +53,7 @@ class Config(BaseModel):
     policy: str = "kv-aware"
     parameters: dict[str, Any] = Field(default_factory=dict)
     seed: int = 0
+    precise: Precise | None = None
     session_headers: tuple[str, ...] = SESSION_HEADERS
     bytes_a_token: float = Field(4.0, gt=0)
     paths: tuple[str, ...] = PATHS

@@ -17,6 +17,7 @@ from optistack_routing.proxy.upstream import Pools
 from optistack_routing.router.accesslog import AccessLog
 from optistack_routing.router.config import KEY_VARIABLE, UPSTREAM_KEY_VARIABLE, Config, read_keys
 from optistack_routing.router.listen import client_tls, server_tls
+from optistack_routing.router.precise import open_overlap
 
 TICK_S = 0.25
 
@@ -60,6 +61,8 @@ class FrontSide:
         for connection in list(self.settings.connections):
             connection.transport.abort()
         self.settings.pools.close()
+        if self.settings.overlap is not None:
+            self.settings.overlap.close()
         if self.access_log is not None:
             self.access_log.close()
 
@@ -82,6 +85,7 @@ def build_front(config: Config, desk: Desk, recorder: Recorder) -> FrontSide:
         first_byte_s=config.first_byte_s,
         idle_s=config.idle_s,
         name_replica=config.name_replica,
+        overlap=open_overlap(config.precise) if config.precise is not None else None,
     )
     access_log = AccessLog(config.access_log) if config.access_log else None
     if access_log is not None:

@@ -38,8 +38,11 @@ async def serve(config: Config) -> None:
     data: FrontSide | Crew = front
     if config.workers == 1:
         control.counts = lambda: [snapshot(recorder)]
+        if front.settings.overlap is not None:
+            control.precise = front.settings.overlap.state
         await front.serve(listeners[0])
     else:
+        await front.stop()  # each worker has its own
         data = crew = Crew(config, control, listeners)
         control.counts = crew.counts
         await crew.start()
