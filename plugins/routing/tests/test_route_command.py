@@ -193,9 +193,15 @@ def test_workers_share_one_ledger_and_a_dead_one_gives_everything_back(tmp_path:
             assert (await r.ask(session="0"))[0] == 200  # as soon as one is there again
             served = await r.until(lambda state: state["counted"]["answers"].get("200", 0) >= 17)
             assert served["counted"]["in_flight"] == 0
+            (tmp_path / "log").rename(tmp_path / "old")
+            r.router.send_signal(signal.SIGHUP)
+            end = monotonic() + DEADLINE_S
+            while not (tmp_path / "log").exists() and monotonic() < end:
+                await asyncio.sleep(0.01)
             r.router.send_signal(signal.SIGTERM)
             assert await r.ended() == 0
-            lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+            assert (tmp_path / "log").exists()
+            lines = [json.loads(line) for line in (tmp_path / "old").read_text().splitlines()]
             assert sum(line["session"] == "3" for line in lines) == 2
 
     play(scenario())

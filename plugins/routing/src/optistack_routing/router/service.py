@@ -47,6 +47,7 @@ async def serve(config: Config) -> None:
         control.counts = crew.counts
         await crew.start()
     log.info("serving %s, admin %s", shown(listeners[0], front.tls), shown(admin_listener, control.admin_tls))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, data.reopen)
     async with ticking(control, data):
         await stop.asked.wait()
         log.info("draining: %d requests in flight", control.ledger.in_flight)
