@@ -102,7 +102,7 @@ def wait_until_it_serves(port: int, log: Path) -> None:
 
 HAPROXY = """
 global
-  maxconn 20000
+  maxconn 4000
   nbthread 1
 defaults
   mode http
