@@ -202,10 +202,10 @@ def _part(parts: Iterable[LaunchArgument | LaunchVariable], plan: Plan | None) -
 def _parts(plan: Plan | None) -> list[tuple[str, LaunchArgument | LaunchVariable]]:
     if plan is None:
         return []
-    launch = plan.launches[0]
+    launches = [plan.launches[0], *([plan.front] if plan.front else [])]
     return [
-        *((argument.flag, argument) for argument in launch.arguments),
-        *((variable.name, variable) for variable in launch.variables),
+        *((argument.flag, argument) for launch in launches for argument in launch.arguments),
+        *((variable.name, variable) for launch in launches for variable in launch.variables),
     ]
 
 

@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 
     from optistack.cases import ConformanceCase
     from optistack.context import PlanContext
+    from optistack.launch import FrontLaunch
     from optistack.plan.plan import Plan
     from optistack.plugin import PluginInfo
     from optistack.rules import Rule
     from optistack.settings import CacheTier, KVLayout, Routing, Speculation, WeightQuantization
     from optistack.verify.endpoint import Endpoint
+    from optistack.verify.front import RunningFront
     from optistack.verify.receipt import CheckResult
 
 
@@ -95,7 +97,7 @@ def optistack_tier_cache(ctx: PlanContext) -> Sequence[CacheTier] | None:
 
 @hookspec
 def optistack_route(ctx: PlanContext) -> Routing | None:
-    """Say how requests are spread over replicas."""
+    """Say how requests are spread over replicas. ``front`` asks for a process of yours before them."""
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -109,6 +111,20 @@ def optistack_rules() -> Sequence[Rule]:
 
 
 @hookspec
+def optistack_front(plan: Plan) -> FrontLaunch | None:
+    """Launch the process that stands before the replicas. Asked only where ``routing.front`` is on.
+
+    The deployment starts it beside the replicas, with optistack's own Python, and watches and stops it with them. It
+    takes ``serving.host`` and ``serving.port``; the engines listen on loopback, on ports that are picked. An argument
+    with ``{replica.url}`` or ``{replica.folder}`` is given once for each replica. Its ``ready_path`` must answer 200
+    only once every replica can be reached through it. Exactly one plugin of a stack may answer.
+
+    :param plan: everything but the front: settings merged, replicas rendered.
+    :returns: the launch, each argument with the setting it carries, who wished for it and why.
+    """
+
+
+@hookspec
 def optistack_probe(plan: Plan, endpoint: Endpoint) -> Sequence[CheckResult]:
     """Check on the running engine that what you promised took effect.
 
@@ -118,6 +134,15 @@ def optistack_probe(plan: Plan, endpoint: Endpoint) -> Sequence[CheckResult]:
 
     :param plan: the plan that the engine was started from.
     :param endpoint: a client of the running engine.
+    """
+
+
+@hookspec
+def optistack_probe_front(plan: Plan, front: RunningFront) -> Sequence[CheckResult]:
+    """Check on the running front that what its plugin promised took effect. Called once, after the replicas' probes.
+
+    :param plan: the plan that the deployment was started from.
+    :param front: clients of the front and of the replicas behind it, and the ports it was given.
     """
 
 

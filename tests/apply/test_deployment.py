@@ -9,6 +9,7 @@ import pytest
 
 from optistack.apply.deployment import find, folder_of, list_deployments, stop
 from optistack.apply.launch import DeploymentSpec
+from optistack.apply.processes import identify, send
 from optistack.apply.start import Progress, attached, start
 from optistack.apply.state import Phase
 from optistack.errors import EngineStartError, InputError
@@ -53,6 +54,43 @@ def test_two_replicas_are_one_deployment(lab: Any) -> None:
     assert [process.ready for process in deployment.state.processes] == [True, True]
     crash.touch()
     assert lab.eventually(lambda: not deployment.alive())
+    assert lab.nothing_left()
+
+
+def test_a_group_goes_on_without_one_of_its_processes_and_ends_with_the_last(lab: Any) -> None:
+    first = lab.process("--children", "daemon", "stubborn", name="replica-0", group="replicas")
+    second = lab.process("--crash-when", lab.trigger, name="replica-1", group="replicas")
+    deployment = start(DeploymentSpec(name="test", processes=(first, second, lab.process(name="front"))))
+    children = set(lab.pids()) - {state.process.pid for state in deployment.state.processes if state.process}
+    assert children
+    lost = deployment.state.processes[0].process
+    assert lost is not None and send(lost, signal.SIGKILL)
+    assert lab.eventually(lambda: deployment.state.processes[0].reason)
+    state = deployment.state
+    assert (state.phase, state.processes[0].exit_code, state.processes[0].ready) == (Phase.READY, -9, False)
+    assert "SIGKILL" in state.processes[0].reason
+    assert lab.eventually(lambda: not any(identify(pid) for pid in children))
+    assert all(other.ready and not other.reason for other in state.processes[1:])
+    lab.trigger.touch()
+    assert lab.eventually(lambda: deployment.state.phase is Phase.FAILED)
+    assert "replica-1 stopped working" in deployment.state.reason
+    assert lab.nothing_left()
+
+
+def test_the_end_of_a_process_without_a_group_ends_those_with_one(lab: Any) -> None:
+    replicas = tuple(lab.process(name=f"replica-{n}", group="replicas") for n in range(2))
+    front = lab.process("--crash-when", lab.trigger, name="front")
+    deployment = start(DeploymentSpec(name="test", processes=(*replicas, front)))
+    lab.trigger.touch()
+    assert lab.eventually(lambda: deployment.state.phase is Phase.FAILED)
+    assert "front stopped working" in deployment.state.reason
+    assert lab.nothing_left()
+
+
+def test_a_group_has_to_start_whole(lab: Any) -> None:
+    lost = lab.process("--crash", "RuntimeError: no memory", name="replica-0", group="replicas")
+    with pytest.raises(EngineStartError, match="replica-0 did not start: RuntimeError: no memory"):
+        start(DeploymentSpec(name="test", processes=(lost, lab.process(name="replica-1", group="replicas"))))
     assert lab.nothing_left()
 
 

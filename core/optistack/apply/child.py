@@ -10,7 +10,10 @@ import httpx
 
 from optistack.apply.folder import DeploymentFolder
 from optistack.apply.launch import ProcessSpec
-from optistack.apply.processes import KEEPER_MARK, MARK, die_with_parent
+from optistack.apply.processes import KEEPER_MARK, MARK, ProcessId, die_with_parent, marked
+
+PROCESS_MARK = "OPTISTACK_PROCESS"
+"""Beside MARK: which process of its deployment something belongs to."""
 
 READY_POLL_S = 0.1
 # SGLang's /health generates a token, which can wait behind a long prefill.
@@ -25,7 +28,8 @@ def start_child(process: ProcessSpec, folder: DeploymentFolder, deployment_id: s
     environment = {name: value for name, value in os.environ.items() if name != KEEPER_MARK}
     # Both engines rename their processes with setproctitle, which overwrites the environment that /proc shows, and the
     # mark with it, unless SPT_NOENV is set.
-    environment |= {"SPT_NOENV": "1", **process.env, MARK: deployment_id}
+    marks = {MARK: deployment_id, PROCESS_MARK: f"{deployment_id}/{process.name}"}
+    environment |= {"SPT_NOENV": "1", **process.env, **marks}
     parent = os.getpid()
     with folder.log_file(process.name).open("ab") as log:
         return subprocess.Popen(
@@ -38,6 +42,11 @@ def start_child(process: ProcessSpec, folder: DeploymentFolder, deployment_id: s
             start_new_session=True,
             preexec_fn=lambda: die_with_parent(parent),
         )
+
+
+def marked_process(deployment_id: str, name: str) -> list[ProcessId]:
+    """What lives of the process ``name`` and its children, by the mark in their environment."""
+    return marked(f"{deployment_id}/{name}", name=PROCESS_MARK)
 
 
 async def until_ready(process: ProcessSpec) -> None:

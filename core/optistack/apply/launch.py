@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -15,6 +15,7 @@ from optistack.apply.state import STOP_TIMEOUT_S
 # A name is a folder name and an argument on the command line, so it may not start with a dot or a dash.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+F = TypeVar("F", dict[str, str], tuple[str, ...])
 
 
 class ProcessSpec(BaseModel):
@@ -25,7 +26,11 @@ class ProcessSpec(BaseModel):
     ``env``  added to the environment of the command that starts it
     ``files``  relative path to text, written into the deployment's folder before the start
     ``cwd``  working directory; ``None`` is the deployment's folder
+    ``folders``  relative folders of the deployment's that it wants to be there
     ``host``, ``port``  what it will listen on: checked to be free before the start
+    ``ports``  further ports on loopback by name, checked as well
+    ``group``  processes of one group stand in for each other: when one of them ends after the start, the deployment
+               goes on with the rest
     ``ready_url``  answers 200 once the process is ready
     ``ready_timeout_s``  time it may take until then
     ``stop_timeout_s``  time between SIGTERM and SIGKILL
@@ -38,17 +43,26 @@ class ProcessSpec(BaseModel):
     argv: tuple[str, ...] = Field(min_length=1)
     env: dict[str, str] = {}
     files: dict[str, str] = {}
+    folders: tuple[str, ...] = ()
     cwd: Path | None = None
     host: str = "127.0.0.1"
     port: int = Field(ge=1, le=65535)
+    ports: dict[str, Annotated[int, Field(ge=1, le=65535)]] = {}
+    group: str = ""
     ready_url: str = Field(pattern=r"^https?://[^/\s]+")
     ready_timeout_s: float = Field(default=1800.0, gt=0)
     stop_timeout_s: float = Field(default=STOP_TIMEOUT_S, ge=0)
     cause_patterns: tuple[str, ...] = ()
 
-    @field_validator("files")
+    @property
+    def url(self) -> str:
+        """Where a client on this machine reaches it."""
+        scheme, _, rest = self.ready_url.partition("://")
+        return f"{scheme}://{rest.partition('/')[0]}"
+
+    @field_validator("files", "folders")
     @classmethod
-    def _files_stay_inside(cls, files: dict[str, str]) -> dict[str, str]:
+    def _files_stay_inside(cls, files: F) -> F:
         for name in files:
             path = PurePosixPath(name)
             if path.is_absolute() or not path.parts or ".." in path.parts or path.parts[0] in RESERVED:
@@ -85,7 +99,7 @@ class DeploymentSpec(BaseModel):
     def _processes_differ(self) -> DeploymentSpec:
         for what, values in (
             ("name", [process.name for process in self.processes]),
-            ("port", [str(process.port) for process in self.processes]),
+            ("port", [str(port) for process in self.processes for port in (process.port, *process.ports.values())]),
             ("file", [name for process in self.processes for name in process.files]),
         ):
             twice = [value for value, times in Counter(values).items() if times > 1]

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from optistack.apply.deployment import POLL_S, Deployment, await_release, end, folder_of, list_deployments, sweep
 from optistack.apply.folder import DeploymentFolder
 from optistack.apply.guardian import COMMIT, command, keeper_environment
-from optistack.apply.launch import DeploymentSpec, ProcessSpec
+from optistack.apply.launch import DeploymentSpec
 from optistack.apply.logs import last_line
 from optistack.apply.ports import require_free
 from optistack.apply.processes import boot_id, send
@@ -122,7 +122,9 @@ def _launch(live: Attached, spec: DeploymentSpec, lease: int) -> None:
             )
         sweep(folder)
         for process in spec.processes:
-            _require_port(process)
+            _require_port(process.host, process.port)
+            for port in process.ports.values():
+                _require_port("127.0.0.1", port)
         state = _fill(folder, spec)
         live.launched = True
         with folder.supervisor_log.open("ab") as log:
@@ -148,6 +150,8 @@ def _launch(live: Attached, spec: DeploymentSpec, lease: int) -> None:
 def _fill(folder: DeploymentFolder, spec: DeploymentSpec) -> State:
     folder.empty()
     for process in spec.processes:
+        for relative in process.folders:
+            (folder.path / relative).mkdir(mode=0o700, parents=True, exist_ok=True)
         for relative, text in process.files.items():
             folder.write(relative, text)
     folder.write("spec.json", spec.model_dump_json(indent=1))
@@ -163,14 +167,14 @@ def _fill(folder: DeploymentFolder, spec: DeploymentSpec) -> State:
     return state
 
 
-def _require_port(process: ProcessSpec) -> None:
+def _require_port(host: str, port: int) -> None:
     try:
-        require_free(process.host, process.port)
+        require_free(host, port)
     except InputError:
         for other in list_deployments():
-            if other.alive() and process.port in (theirs.port for theirs in other.spec.processes):
+            if other.alive() and port in (theirs.port for theirs in other.spec.processes):
                 raise InputError(
-                    f"Port {process.port} is in use by deployment {other.name!r}.",
+                    f"Port {port} is in use by deployment {other.name!r}.",
                     fix=f"`optistack down {other.name}` stops it; or choose another port.",
                 ) from None
         raise

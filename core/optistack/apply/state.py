@@ -33,7 +33,10 @@ class Phase(StrEnum):
 
 
 class ProcessState(BaseModel):
-    """One process of the deployment. ``exit_code`` is negative for a signal and ``None`` while it runs."""
+    """One process of the deployment. ``exit_code`` is negative for a signal and ``None`` while it runs.
+
+    ``reason``  why it ended, where the deployment goes on without it
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -41,6 +44,7 @@ class ProcessState(BaseModel):
     process: ProcessId | None = None
     ready: bool = False
     exit_code: int | None = None
+    reason: str = ""
 
 
 class State(BaseModel):

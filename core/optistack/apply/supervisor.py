@@ -2,9 +2,11 @@
 
 ``python -m optistack.apply.supervisor FOLDER LOCK_FD LEASE_FD LINK_FD GUARDIAN_PID``, started by the guardian.
 
-It runs until one of these, and then ends everything: SIGTERM, SIGINT or SIGHUP; the end of one of the processes, at any
-time (a deployment with a part missing is not what was planned); a process that is not ready in time; the end of the
-lease before the command that holds it has written ``COMMIT`` there, whatever ended that command.
+It runs until one of these, and then ends everything: SIGTERM, SIGINT or SIGHUP; the end of one of the processes (a
+deployment with a part missing is not what was planned); a process that is not ready in time; the end of the lease
+before the command that holds it has written ``COMMIT`` there, whatever ended that command. Processes of one group stand
+in for each other: once all is ready, the end of one that leaves another of its group is written down, and the rest
+goes on. Nothing is ever started again.
 
 It adopts every orphan below it, so that "no descendants left" means that nothing is left. It has one thread, since
 a process that asks to die with its parent dies with the thread that started it.
@@ -24,7 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from optistack.apply.child import start_child, until_ready
+from optistack.apply.child import marked_process, start_child, until_ready
 from optistack.apply.diagnose import start_failure
 from optistack.apply.folder import DeploymentFolder
 from optistack.apply.guardian import COMMIT, command, keeper_environment
@@ -37,6 +39,8 @@ from optistack.apply.state import Phase, State, write_state
 WATCH_STARTING_S, WATCH_S = 0.5, 10.0
 # Processes whose master has ended have nothing left to do but to go.
 ORPHAN_GRACE_S = 3.0
+# A process may hang in a driver; the next look, or the end of it all, finds it again.
+REST_GRACE_S = 5.0
 GUARDIAN_DELAYS_S = (0.1, 60.0)
 
 
@@ -146,9 +150,22 @@ class Supervisor:
     def _process_ended(self, process: ProcessSpec, exit_code: int) -> None:
         served = any(p.ready for p in self.state.processes if p.name == process.name)
         self._record_process(process.name, exit_code=exit_code, ready=False)
-        if not self.verdict.done():
+        if self.verdict.done():
+            return
+        if self._goes_on_without(process):
+            self._record_process(process.name, reason=self._diagnose(process, exit_code))
+            self.loop.call_soon(self._end_rest_of, process)
+        else:
             when = "stopped working" if served else "did not start"
             self._end(Phase.FAILED, f"{process.name} {when}: {self._diagnose(process, exit_code)}")
+
+    def _goes_on_without(self, process: ProcessSpec) -> bool:
+        stand_in = any(other.group == process.group for other, _ in self.running.values())
+        return bool(process.group) and stand_in and self.state.phase is Phase.READY
+
+    def _end_rest_of(self, process: ProcessSpec) -> None:
+        """End what a process that has ended has left behind: it may hold a device's memory."""
+        kill_all(lambda: marked_process(self.state.id, process.name), reap=self._reap, give_up_s=REST_GRACE_S)
 
     def _diagnose(self, process: ProcessSpec, exit_code: int | None) -> str:
         # Exceptions from before it was ready were no obstacle.

@@ -49,8 +49,9 @@ def apply(
 ) -> None:
     """Start the engine with the stack and prove what took effect.
 
-    Asks the engine's own argument resolution first, and stops where that changes what was planned. Then waits until
-    the engine serves, then reads back every setting and lets the plugins probe it. When a check fails,
+    Asks the engine's own argument resolution first, and stops where that changes what was planned. Starts every
+    replica, and the router before them if the stack has one, and waits until all of them serve. Then reads back every
+    setting and lets the plugins probe it. When a check fails,
     the engine is stopped and the exit code is 1; when it does not come up, its own reason is shown and the code is 3.
     The key of an engine that asks for one is read from OPTISTACK_API_KEY.
     """
@@ -107,8 +108,10 @@ CRASH_NOTICED_S = 2.0
 
 
 def _verify(live: Attached, ready: Ready) -> list[Receipt]:
-    """A receipt for each replica, saved beside the deployment. Raises EngineStartError when an engine dies meanwhile:
-    its own reason says more than a check that found nobody there."""
+    """A receipt for each replica and the front, saved beside the deployment.
+
+    Raises EngineStartError when an engine dies meanwhile: its own reason says more than a check that found nobody.
+    """
     from optistack.cli.receipts import save_receipts
     from optistack.errors import OptistackError
 
@@ -125,17 +128,25 @@ def _verify(live: Attached, ready: Ready) -> list[Receipt]:
 
 def _receipts(live: Attached, ready: Ready) -> list[Receipt]:
     import os
+    from contextlib import ExitStack
 
     from optistack.verify.endpoint import Endpoint
+    from optistack.verify.front import RunningFront, verify_front
     from optistack.verify.verify import verify
 
-    receipts = []
-    spec = live.deployment.spec
-    for launch, process, url in zip(ready.plan.launches, spec.processes, spec.endpoints, strict=True):
-        parts = live.deployment.log_files(process.name)
-        log = "".join(part.read_text(encoding="utf-8", errors="replace") for part in parts)
-        with Endpoint(url, api_key=os.environ.get(options.API_KEY_VARIABLE)) as endpoint:
-            receipts.append(verify(ready.plan, endpoint, ready.host, ready.backend, log=log, replica=launch.replica))
+    plan, receipts = ready.plan, []
+    api_key = os.environ.get(options.API_KEY_VARIABLE)
+    with ExitStack() as opened:
+        processes = live.deployment.spec.processes
+        endpoints = [opened.enter_context(Endpoint(process.url, api_key=api_key)) for process in processes]
+        for launch, process, endpoint in zip(plan.launches, processes, endpoints, strict=False):
+            parts = live.deployment.log_files(process.name)
+            log = "".join(part.read_text(encoding="utf-8", errors="replace") for part in parts)
+            receipts.append(verify(plan, endpoint, ready.host, ready.backend, log=log, replica=launch.replica))
+        if plan.front is not None:
+            *replicas, endpoint = endpoints
+            front = RunningFront(endpoint, tuple(replicas), processes[-1].ports)
+            receipts.append(verify_front(plan, front, ready.host))
     return receipts
 
 

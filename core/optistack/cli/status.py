@@ -23,7 +23,8 @@ def status(
 ) -> None:
     """List the running deployments.
 
-    Each with its phase, where it serves, and what its receipt says. Those that are named are shown whatever they do.
+    Each with its phase, where it serves, which of its processes have ended, and what its receipt says. Those that are
+    named are shown whatever they do.
     """
     from optistack.apply.deployment import find, list_deployments
     from optistack.cli import screen
@@ -48,8 +49,9 @@ def _entry(deployment: Deployment) -> dict[str, Any]:
     try:
         spec = deployment.spec
         endpoints, plan_hash = list(spec.endpoints), spec.plan_hash
+        urls = {process.name: process.url for process in spec.processes}
     except InputError:  # of another version of optistack: it can still be seen and stopped
-        endpoints, plan_hash = [], ""
+        endpoints, plan_hash, urls = [], "", {}
     receipts = read_receipts(deployment.folder.receipt_file)
     return {
         "name": deployment.name,
@@ -61,6 +63,17 @@ def _entry(deployment: Deployment) -> dict[str, Any]:
         "started_at": state.started_at.isoformat(timespec="seconds"),
         "endpoints": endpoints,
         "plan_hash": plan_hash,
+        "processes": [
+            {
+                "name": process.name,
+                "url": urls.get(process.name),
+                "pid": process.process.pid if process.process and process.exit_code is None else None,
+                "ready": process.ready,
+                "exit_code": process.exit_code,
+                "reason": process.reason,
+            }
+            for process in state.processes
+        ],
         "receipts": [{"passed": receipt.passed, "counts": counts(receipt)} for receipt in receipts],
         "failed": failed_checks(receipts),
         "log": str(deployment.folder.logs_dir),

@@ -15,10 +15,12 @@ from optistack.facts.checkpoint import load_model
 from optistack.facts.model import ModelFacts
 from optistack.facts.node import NodeFacts, load_node
 from optistack.host import Host, Plugin
-from optistack.memory import BudgetRequest, budget
+from optistack.launch import Launch
+from optistack.memory import BudgetRequest, MemoryBudget, budget
 from optistack.plan.core_rules import CORE_RULES
 from optistack.plan.engine import Engine, find_engine
 from optistack.plan.flags import check_launch
+from optistack.plan.front import behind_front, on_loopback, with_front
 from optistack.plan.plan import Plan, PluginUse
 from optistack.plan.wishes import plan_wishes, stack_wishes
 from optistack.resolve import parse_options, resolve
@@ -143,21 +145,7 @@ class _Attempt:
         stack = self.resolve()
         share = self.shares[0]
         memory = budget(self.budget_request(stack))
-        launches = tuple(
-            self.backend.render(
-                RenderRequest(
-                    spec=self.spec,
-                    stack=stack,
-                    model=self.model,
-                    node=part.node,
-                    engine=self.engine.facts,
-                    budget=memory,
-                    replica=index,
-                    gpus=part.gpus,
-                )
-            )
-            for index, part in enumerate(self.shares)
-        )
+        launches = self._launches(stack, memory)
         context = RuleContext(
             spec=self.spec,
             stack=stack,
@@ -167,7 +155,7 @@ class _Attempt:
             budget=memory,
             launch=launches[0],
         )
-        return Plan(
+        plan = Plan(
             optistack_version=optistack.__version__,
             spec=self.spec,
             plugins=tuple(self._use(plugin) for plugin in self.plugins),
@@ -183,6 +171,26 @@ class _Attempt:
             flag_check=check_launch(launches[0], self.engine),
             checkpoints=self.checkpoints,
         )
+        return with_front(plan, self.host, self.plugins) if stack.routing.front.value else plan
+
+    def _launches(self, stack: ResolvedStack, memory: MemoryBudget) -> tuple[Launch, ...]:
+        behind = bool(stack.routing.front.value)
+        launches = (
+            self.backend.render(
+                RenderRequest(
+                    spec=on_loopback(self.spec) if behind else self.spec,
+                    stack=stack,
+                    model=self.model,
+                    node=part.node,
+                    engine=self.engine.facts,
+                    budget=memory,
+                    replica=index,
+                    gpus=part.gpus,
+                )
+            )
+            for index, part in enumerate(self.shares)
+        )
+        return tuple(behind_front(launch) if behind else launch for launch in launches)
 
     def resolve(self) -> ResolvedStack:
         share = self.shares[0].node

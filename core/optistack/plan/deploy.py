@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from optistack import paths
@@ -12,7 +14,8 @@ from optistack.apply.ports import free_port
 from optistack.engines.recipes import RECIPES
 from optistack.errors import InputError, PlanRefusedError
 from optistack.facts.node import NodeFacts
-from optistack.launch import Launch
+from optistack.launch import FrontLaunch, Launch, Place
+from optistack.plan.front import process_name
 from optistack.plan.plan import Plan
 
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
@@ -24,7 +27,7 @@ WEIGHT_FILES = frozenset((".safetensors", ".bin", ".pt", ".pth", ".gguf"))
 
 
 def deployment_of(plan: Plan, python: str | None, engine_env: Mapping[str, str]) -> DeploymentSpec:
-    """What starts ``plan`` on this machine: one process for each replica.
+    """What starts ``plan`` on this machine: one process for each replica, and the front before them if it has one.
 
     ``python`` is the engine's, ``engine_env`` what its environment needs besides the launch's variables. Ports that
     the stack does not name are picked free. Raises InputError when there is no engine.
@@ -37,15 +40,19 @@ def deployment_of(plan: Plan, python: str | None, engine_env: Mapping[str, str])
             f"There is no {plan.engine.backend} {plan.engine.version} for {plan.node.device} on this machine.",
             fix=f"Name its Python with --engine-python{install}.",
         )
-    processes = tuple(
-        _process(plan, launch, python, port, engine_env)
-        for launch, port in zip(plan.launches, _ports(plan), strict=True)
+    ports = _Ports()
+    front_port = plan.spec.serving.port if plan.front is not None else None
+    if front_port is not None:
+        ports.taken.add(front_port)
+    replicas = tuple(
+        _replica(plan, launch, python, _replica_port(plan, launch, ports), engine_env) for launch in plan.launches
     )
+    front = () if plan.front is None else (_front(plan, plan.front, replicas, ports),)
     return DeploymentSpec(
         name=plan.spec.name,
-        processes=processes,
+        processes=(*replicas, *front),
         plan_hash=plan.hash(),
-        endpoints=tuple(_url(process.host, process.port) for process in processes),
+        endpoints=tuple(process.url for process in front or replicas),
         plan=plan.model_dump(mode="json"),
     )
 
@@ -80,9 +87,9 @@ def check_weights(plan: Plan) -> None:
         )
 
 
-def _process(plan: Plan, launch: Launch, python: str, port: int, engine_env: Mapping[str, str]) -> ProcessSpec:
-    name = f"replica-{launch.replica}"
-    folder = str(paths.deployments_dir() / plan.spec.name / name)
+def _replica(plan: Plan, launch: Launch, python: str, port: int, engine_env: Mapping[str, str]) -> ProcessSpec:
+    name = process_name(launch)
+    folder = _folder(plan, name)
     # Empty is unset: an engine takes six seconds longer to import when its compiled files are not kept.
     env = {"PYTHONDONTWRITEBYTECODE": "", **engine_env, **launch.env(port=port, folder=folder)}
     if launch.gpus:
@@ -92,24 +99,59 @@ def _process(plan: Plan, launch: Launch, python: str, port: int, engine_env: Map
         argv=tuple(launch.argv(python, port=port, folder=folder)),
         env=env,
         files={f"{name}/{file.name}": file.content for file in launch.files},
+        folders=(name,) if launch.needs_folder() else (),
         host=launch.host,
         port=port,
         ready_url=_url(launch.host, port) + launch.ready_path,
         ready_timeout_s=plan.spec.serving.ready_timeout_s,
+        # A front goes on with the other replicas; without one, clients of the one that is gone have nobody.
+        group="replicas" if plan.front is not None else "",
     )
 
 
-def _ports(plan: Plan) -> list[int]:
-    """The stack's port and those after it, or free ones that differ."""
+def _front(plan: Plan, front: FrontLaunch, replicas: Sequence[ProcessSpec], ports: _Ports) -> ProcessSpec:
+    port = plan.spec.serving.port or ports.free(front.host)
+    folder = _folder(plan, front.name)
+    further = {name: ports.free("127.0.0.1") for name in front.ports}
+    there = tuple((replica.url, _folder(plan, replica.name)) for replica in replicas)
+    place = Place(port, folder, there, further)
+    return ProcessSpec(
+        name=front.name,
+        argv=tuple(front.argv_at(sys.executable, place)),
+        env=front.env(port=port, folder=folder),
+        files={f"{front.name}/{file.name}": place.fill_text(file.content) for file in front.files},
+        folders=(front.name,) if front.needs_folder() else (),
+        host=front.host,
+        port=port,
+        ports=further,
+        ready_url=_url(front.host, port) + front.ready_path,
+        ready_timeout_s=plan.spec.serving.ready_timeout_s,
+    )
+
+
+def _folder(plan: Plan, process_name: str) -> str:
+    return str(paths.deployments_dir() / plan.spec.name / process_name)
+
+
+@dataclass
+class _Ports:
+    """Free ports that differ from each other."""
+
+    taken: set[int] = field(default_factory=set)
+
+    def free(self, host: str) -> int:
+        while (port := free_port(host)) in self.taken:
+            pass
+        self.taken.add(port)
+        return port
+
+
+def _replica_port(plan: Plan, launch: Launch, ports: _Ports) -> int:
+    """The stack's port and those after it, or a free one; the stack's is the front's where there is one."""
     first = plan.spec.serving.port
-    if first is not None:
-        return [first + index for index in range(len(plan.launches))]
-    ports: list[int] = []
-    while len(ports) < len(plan.launches):
-        port = free_port(plan.launches[len(ports)].host)
-        if port not in ports:
-            ports.append(port)
-    return ports
+    if first is not None and plan.front is None:
+        return first + launch.replica
+    return ports.free(launch.host)
 
 
 def _visible(gpus: tuple[int, ...]) -> str:

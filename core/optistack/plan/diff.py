@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
+from optistack.launch import FrontLaunch, Launch
 from optistack.memory.budget import MemoryBudget
 from optistack.plan.plan import Plan
 from optistack.verify.verify import promised_by
@@ -22,6 +23,7 @@ class Part(StrEnum):
     FLAG = "flag"
     VARIABLE = "variable"
     FILE = "file"
+    FRONT = "front"
     RULE = "rule"
 
 
@@ -78,11 +80,9 @@ def _said(plan: Plan, part: Part) -> Mapping[str, Said]:
         case Part.MEMORY:
             return {name: (f"{number:,}", "") for name, number in memory_figures(plan.budget).items()}
         case Part.FLAG:
-            flags: dict[str, Said] = {}
-            for argument in launch.arguments:
-                value, who = flags.get(argument.flag, ("", ""))
-                flags[argument.flag] = (f"{value} {argument.value or ''}".strip(), who or argument.source)
-            return flags
+            return _flags(launch)
+        case Part.FRONT:
+            return _flags(plan.front) if plan.front is not None else {}
         case Part.VARIABLE:
             return {variable.name: (variable.value, variable.source) for variable in launch.variables}
         case Part.FILE:
@@ -91,6 +91,14 @@ def _said(plan: Plan, part: Part) -> Mapping[str, Said]:
             return {
                 finding.rule: (f"{finding.severity}: {finding.message}", finding.source) for finding in plan.findings
             }
+
+
+def _flags(launch: Launch | FrontLaunch) -> dict[str, Said]:
+    flags: dict[str, Said] = {}
+    for argument in launch.arguments:
+        value, who = flags.get(argument.flag, ("", ""))
+        flags[argument.flag] = (f"{value} {argument.value or ''}".strip(), who or argument.source)
+    return flags
 
 
 def _engine(plan: Plan) -> Iterator[tuple[str, Said]]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from optistack.context import EngineFacts
 from optistack.facts.model import ModelFacts
 from optistack.facts.node import NodeFacts
-from optistack.launch import Launch
+from optistack.launch import FrontLaunch, Launch
 from optistack.memory.budget import MemoryBudget
 from optistack.preflight import Preflight, Verdict
 from optistack.rules import Finding, Severity
@@ -48,7 +48,8 @@ class FlagCheck(BaseModel):
 class Plan(BaseModel):
     """A stack, resolved for one model, node and engine.
 
-    ``node`` is the whole node; ``share`` is what one replica gets of it. ``launches`` has one entry a replica.
+    ``node`` is the whole node; ``share`` is what one replica gets of it. ``launches`` has one entry a replica;
+    ``front`` is the process before them, where there is one.
     ``checkpoints`` are those that plugins read, by their references: their config files.
     ``preflight`` is what the engine said about it, ``None`` when it was not asked. It is told about the plan and no
     part of it: hash and lock file are without it.
@@ -67,6 +68,7 @@ class Plan(BaseModel):
     stack: ResolvedStack
     budget: MemoryBudget
     launches: tuple[Launch, ...]
+    front: FrontLaunch | None = None
     findings: tuple[Finding, ...] = ()
     flag_check: FlagCheck
     checkpoints: dict[str, Path] = {}

@@ -48,14 +48,9 @@ def _head(plan: Plan, default_port: int) -> list[str]:
         lines.append(f"PYTHON=${{PYTHON:-{shlex.quote(plan.engine.python or 'python3')}}}")
     else:
         lines.append("CONTAINER=${CONTAINER:-docker}")
-    if any(_needs_folder(launch) for launch in plan.launches):
+    if any(launch.needs_folder() for launch in plan.launches):
         lines += ["FOLDER=${FOLDER:-$(mktemp -d)}", 'mkdir -p "$FOLDER"']
     return lines
-
-
-def _needs_folder(launch: Launch) -> bool:
-    words = [word for argument in launch.arguments for word in (argument.value or "",)]
-    return bool(launch.files) or any(FOLDER in word for word in (*words, *(v.value for v in launch.variables)))
 
 
 def _replica(plan: Plan, launch: Launch, engine_env: Mapping[str, str]) -> Iterator[str]:
@@ -104,7 +99,7 @@ def _mounts(plan: Plan, launch: Launch) -> list[str]:
     if any(path and not path.startswith("/") for path in read):
         mounts.append('-v "${HF_HOME:-$HOME/.cache/huggingface}:/root/.cache/huggingface"')
         mounts.append("-e HF_TOKEN")  # the caller's own, where it has one: no secret is in the script
-    if _needs_folder(launch):
+    if launch.needs_folder():
         mounts.append('-v "$FOLDER:$FOLDER"')
     return mounts
 

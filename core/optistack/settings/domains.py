@@ -171,14 +171,24 @@ class CacheTier(Settings):
 
 
 class Routing(Settings):
-    """How requests are spread over replicas."""
+    """How requests are spread over replicas.
 
+    ``front``  a process of the plugin stands before the replicas and is the deployment's one address
+               (``optistack_front``); the engines listen on loopback only
+    ``precise``  the router follows what each replica's KV cache holds, by the events that the engine publishes
+    ``overload_margin``  requests that a replica may carry above another before a session leaves its KV for that one
+    ``parameters``  further numbers of the policy, by their names there
+    """
+
+    front: Value[bool] = Unset
     policy: Value[str] = Unset
     session_header: Value[str] = Unset
     target_concurrency: Value[int] = Unset
     max_homes: Value[int] = Unset
-    overload_margin: Value[int] = Unset
+    overload_margin: Value[float] = Unset
     session_idle_s: Value[float] = Unset
+    precise: Value[bool] = Unset
+    parameters: Value[dict[str, Any]] = Unset
 
 
 Settings.model_rebuild()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -104,13 +105,22 @@ class Endpoint:
             raise CheckFailedError(f"{self.url}/v1/models lists no model.")
         return str(models[0]["id"])
 
-    def complete(self, prompt: str | list[int], *, max_tokens: int = 16, **fields: Any) -> Completion:
-        """A greedy completion of ``prompt`` (text or token ids). Extra ``fields`` go into the request.
+    def complete(
+        self,
+        prompt: str | list[int],
+        *,
+        max_tokens: int = 16,
+        model: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> Completion:
+        """A greedy completion of ``prompt`` (text or token ids) by the first served model, unless ``model`` is given.
+        Extra ``fields`` go into the request's body.
 
         Raises CheckFailedError with the engine's own message when it answers with an error.
         """
-        body = {"model": self.model(), "prompt": prompt, "max_tokens": max_tokens, "temperature": 0.0, **fields}
-        response = self.request("POST", "/v1/completions", json=body)
+        body = {"model": model or self.model(), "prompt": prompt, "max_tokens": max_tokens, "temperature": 0.0, **fields}
+        response = self.request("POST", "/v1/completions", json=body, headers=headers)
         if response.status_code != 200:
             raise CheckFailedError(f"{self.url} answered {response.status_code} to a completion: {response.text[:300]}")
         raw = response.json()

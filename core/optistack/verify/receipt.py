@@ -57,7 +57,8 @@ class Dropped(BaseModel):
 
 
 class Receipt(BaseModel):
-    """The result of verifying one engine against its plan."""
+    """The result of verifying one engine against its plan, or with ``replica`` ``None`` the front before them; then
+    ``backend`` and ``engine_version`` are those of the front's plugin."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -66,7 +67,7 @@ class Receipt(BaseModel):
     backend: str
     engine_version: str
     endpoint: str
-    replica: int = 0
+    replica: int | None = 0
     verified_at: str
     results: tuple[CheckResult, ...]
     dropped: tuple[Dropped, ...] = ()

@@ -16,7 +16,7 @@ from optistack.facts.checkpoint import load_model
 from optistack.facts.model import ModelFacts
 from optistack.facts.node import NodeFacts, load_node
 from optistack.host import Host
-from optistack.launch import Launch
+from optistack.launch import Launch, LaunchArgument
 from optistack.memory import BudgetRequest, MemoryBudget, budget
 from optistack.plan.plan import FlagCheck, Plan, PluginUse
 from optistack.resolve import parse_options, resolve
@@ -38,6 +38,7 @@ class World:
     workload: WorkloadSection
     options: tuple[tuple[str, Any], ...] = ()
     others: tuple[Settings | Serving, ...] = ()
+    flags: tuple[str, ...] = ()
 
     def resolve(self) -> ResolvedStack:
         host = Host()
@@ -63,10 +64,15 @@ class World:
             node=self.node,
             engine=self.engine,
             budget=self.budget(),
-            launch=Launch(backend=self.engine.backend, version=self.engine.version, command=(), arguments=()),
+            launch=self.launch(),
         )
         found = evaluate([("routing", rule) for rule in optistack_routing.optistack_rules()], context)
         return {finding.rule: finding for finding in found}
+
+    def launch(self, replica: int = 0) -> Launch:
+        arguments = tuple(LaunchArgument(flag=flag, source="test") for flag in self.flags)
+        engine = self.engine
+        return Launch(backend=engine.backend, version=engine.version, command=(), arguments=arguments, replica=replica)
 
     def spec(self) -> StackSpec:
         model = ModelSection(checkpoint=self.model.source)
@@ -87,9 +93,16 @@ class World:
             engine=self.engine,
             stack=self.resolve(),
             budget=self.budget(),
-            launches=(),
+            launches=tuple(self.launch(replica) for replica in range(self.parallel.replicas)),
             flag_check=FlagCheck(against="nothing"),
         )
+
+    def planned(self) -> Plan:
+        """The plan with its router."""
+        plan = self.plan()
+        front = optistack_routing.optistack_front(plan=plan)
+        assert front is not None
+        return plan.model_copy(update={"front": front.model_copy(update={"source": "routing", "version": "0.1.0"})})
 
     def by(self, backend: str, version: str = "") -> World:
         known = {"sglang": "0.5.23", "vllm": "0.33.0"}
@@ -98,6 +111,16 @@ class World:
 
     def asking(self, **options: Any) -> World:
         return replace(self, options=tuple(options.items()))
+
+    def launched(self, *flags: str) -> World:
+        return replace(self, flags=flags)
+
+    def checkpoint(self, *files: str) -> World:
+        """With the folder of the checkpoint, which holds its config and ``files``."""
+        folder = self.model.config_file.parent
+        for name in files:
+            (folder / name).write_text("{}")
+        return replace(self, model=self.model.model_copy(update={"path": folder}))
 
     def beside(self, *others: Settings | Serving) -> World:
         return replace(self, others=(*self.others, *others))
@@ -141,6 +164,7 @@ class Engine:
     broken: bool = False
     prompts: list[str] = field(default_factory=list)
     hits: int = 0
+    tokens: int = 0
 
     def endpoint(self) -> Endpoint:
         return Endpoint("http://engine", transport=httpx.MockTransport(self._answer))
@@ -160,11 +184,13 @@ class Engine:
         if self.broken:
             return httpx.Response(500, text="out of memory")
         rank = len(self.prompts) % self.ranks
-        known = self.caches and prompt in self.prompts[rank :: self.ranks]
+        seen = [old for old in self.prompts[rank :: self.ranks] if self.caches and prompt.startswith(old)]
         self.prompts.append(prompt)
         tokens = len(prompt.split())
-        cached = max(0, ((tokens - 1) // self.page - self.dropped) * self.page) if known else 0
+        shared = min(tokens - 1, max((len(old.split()) for old in seen), default=0))
+        cached = max(0, (shared // self.page - self.dropped) * self.page)
         self.hits += cached
+        self.tokens += tokens
         usage: dict[str, Any] = {"prompt_tokens": tokens, "completion_tokens": 1}
         if self.reports:
             usage["prompt_tokens_details"] = {"cached_tokens": cached if self.claims is None else self.claims}
@@ -175,6 +201,10 @@ class Engine:
         lines = []
         if self.counts:
             lines += [f"# TYPE {counter} counter", f'{counter}_total{{engine="0"}} {self.hits}']
+            lines += [
+                f"# TYPE {self.flavour}:prompt_tokens counter",
+                f"{self.flavour}:prompt_tokens_total {self.tokens}",
+            ]
         if self.flavour == "vllm" and self.says_page:
             lines += ["# TYPE vllm:cache_config_info gauge", f'vllm:cache_config_info{{block_size="{self.page}"}} 1']
         return "\n".join(lines) + "\n"

@@ -12,13 +12,17 @@ from optistack.host import Host
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
+EVERY_HOOK = tuple(
+    f"optistack_{hook}" for hook in ("commands", "front", "plugin", "probe", "probe_front", "route", "rules")
+)
+
 
 def test_it_registers_under_its_entry_point_with_every_hook() -> None:
     project = tomllib.loads(PYPROJECT.read_text())["project"]
     (name,) = project["entry-points"]["optistack.plugins"]
     plugin = Host().register(optistack_routing, name=name)
     assert plugin.info.version == project["version"]
-    assert plugin.hooks == ("optistack_plugin", "optistack_probe", "optistack_route", "optistack_rules")
+    assert plugin.hooks == EVERY_HOOK
 
 
 def test_every_option_is_described() -> None:

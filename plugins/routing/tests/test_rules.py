@@ -13,7 +13,6 @@ Change = Callable[[Any], Any]
 
 # rule id -> (a plan that fires it, one that does not)
 CASES: dict[str, tuple[Change, Change]] = {
-    "routing-no-router": (lambda world: world.spread(replicas=4), lambda world: world),
     "routing-one-replica": (lambda world: world, lambda world: world.spread(replicas=4)),
     "routing-without-prefix-cache": (
         lambda world: world.serving(prefix_caching=False),
@@ -23,7 +22,26 @@ CASES: dict[str, tuple[Change, Change]] = {
         lambda world: world.asking(policy="round-robin").working(turns=30),
         lambda world: world.working(turns=30),
     ),
-    "routing-affinity-is-strict": (lambda world: world.asking(policy="affinity"), lambda world: world),
+    "routing-affinity-is-strict": (
+        lambda world: world.asking(policy="affinity", load_bound=float("inf")),
+        lambda world: world.asking(policy="affinity"),
+    ),
+    "routing-precise-without-events": (
+        lambda world: world.asking(precise=True, front=True).launched(),
+        lambda world: world.asking(precise=True, front=True).launched("--kv-events-config"),
+    ),
+    "routing-precise-several-ranks": (
+        lambda world: world.asking(precise=True, front=True).spread(tensor=4, attention_data=4),
+        lambda world: world.asking(precise=True, front=True).spread(tensor=4),
+    ),
+    "routing-precise-without-tokenizer": (
+        lambda world: world.asking(precise=True, front=True).checkpoint(),
+        lambda world: world.asking(precise=True, front=True).checkpoint("tokenizer.json"),
+    ),
+    "routing-precise-small-pages": (
+        lambda world: world.asking(precise=True, front=True).paging(1),
+        lambda world: world.asking(precise=True, front=True).paging(16),
+    ),
     "routing-target-above-engine": (
         lambda world: world.asking(target_concurrency=64).serving(max_running_requests=48),
         lambda world: world.asking(target_concurrency=48).serving(max_running_requests=48),

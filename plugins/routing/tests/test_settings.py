@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -20,8 +21,8 @@ def test_the_default_keeps_sessions_near_their_kv_and_spills(world: Any) -> None
         "policy": "kv-aware",
         "session_header": "x-session-id",
         "target_concurrency": 7,
-        "max_homes": 2,
-        "overload_margin": 2,
+        "max_homes": 3,
+        "overload_margin": 2.0,
         "session_idle_s": 1800.0,
     }
 
@@ -29,7 +30,7 @@ def test_the_default_keeps_sessions_near_their_kv_and_spills(world: Any) -> None
 @pytest.mark.parametrize(
     ("policy", "fields"),
     [
-        ("affinity", {"policy", "session_header", "target_concurrency", "max_homes", "session_idle_s"}),
+        ("affinity", {"policy", "session_header", "target_concurrency", "parameters"}),
         ("least-loaded", {"policy", "target_concurrency"}),
         ("round-robin", {"policy", "target_concurrency"}),
         ("random", {"policy", "target_concurrency"}),
@@ -39,8 +40,33 @@ def test_a_policy_has_the_settings_that_mean_something_to_it(world: Any, policy:
     assert set(routing(world.asking(policy=policy))) == fields
 
 
-def test_affinity_has_one_home(world: Any) -> None:
-    assert routing(world.asking(policy="affinity"))["max_homes"] == 1
+def test_affinity_bounds_the_load_of_a_replica(world: Any) -> None:
+    assert routing(world.asking(policy="affinity"))["parameters"] == {"load_bound": 1.25}
+    assert routing(world.asking(policy="affinity", load_bound=2))["parameters"] == {"load_bound": 2}
+
+
+def test_several_replicas_get_a_router_and_one_where_it_is_asked_for(world: Any) -> None:
+    assert "front" not in routing(world)
+    assert routing(world.asking(front=True))["front"] is True
+    assert routing(world.spread(replicas=4))["front"] is True
+    assert routing(world.spread(replicas=4).asking(front=False))["front"] is False
+
+
+@pytest.mark.parametrize("backend", ["vllm", "sglang"])
+def test_precise_mode_has_the_engine_publish_its_events_where_nobody_else_reads(world: Any, backend: str) -> None:
+    precise = world.by(backend).asking(precise=True, front=True).resolve()
+    (argument,) = [argument for argument in precise.arguments if argument.backend == backend]
+    asked = json.loads(argument.value)
+    assert (argument.name, asked["publisher"]) == ("--kv-events-config", "zmq")
+    assert (asked["endpoint"], asked["replay_endpoint"]) == ("ipc://{folder}/kv-events", "ipc://{folder}/kv-replay")
+    assert asked.get("enable_kv_cache_events") is (True if backend == "vllm" else None)
+
+
+def test_precise_mode_is_the_routers(world: Any) -> None:
+    with pytest.raises(InputError, match="none is started.*front"):
+        world.asking(precise=True).resolve()
+    with pytest.raises(InputError, match="means nothing to the policy least-loaded"):
+        world.asking(precise=True, front=True, policy="least-loaded").resolve()
 
 
 def test_options_are_firm_wishes_and_everything_has_a_reason(world: Any) -> None:
@@ -52,17 +78,16 @@ def test_options_are_firm_wishes_and_everything_has_a_reason(world: Any) -> None
 
 
 @pytest.mark.parametrize("policy", ["affinity", "least-loaded", "round-robin", "random"])
-@pytest.mark.parametrize("option", ["max_homes", "overload_margin"])
+@pytest.mark.parametrize("option", ["max_homes", "overload_margin", "session_idle_s"])
 def test_an_option_without_a_use_is_refused(world: Any, policy: str, option: str) -> None:
     with pytest.raises(InputError, match=f"{option} of plugin routing means nothing to the policy {policy}.*kv-aware"):
         world.asking(policy=policy, **{option: 2}).resolve()
 
 
-@pytest.mark.parametrize("option", [{"session_header": "x-s"}, {"session_idle_s": 5}])
-def test_session_options_need_a_policy_with_sessions(world: Any, option: dict[str, Any]) -> None:
-    world.asking(policy="affinity", **option).resolve()
+def test_a_session_header_needs_a_policy_with_sessions(world: Any) -> None:
+    world.asking(policy="affinity", session_header="x-s").resolve()
     with pytest.raises(InputError, match="kv-aware or affinity"):
-        world.asking(policy="round-robin", **option).resolve()
+        world.asking(policy="round-robin", session_header="x-s").resolve()
 
 
 @pytest.mark.parametrize(
@@ -74,6 +99,9 @@ def test_session_options_need_a_policy_with_sessions(world: Any, option: dict[st
         ({"max_homes": 0}, "greater than or equal to 1"),
         ({"session_idle_s": 0}, "greater than 0"),
         ({"target": 5}, "no option 'target'.*target_concurrency"),
+        ({"parameters": {"split_request": 5}}, "no parameter 'split_request'.*split_requests"),
+        ({"parameters": {"max_homes": 5}}, "option of its own"),
+        ({"load_bound": 0.5}, "greater than or equal to 1"),
     ],
 )
 def test_bad_options_are_refused_by_name(world: Any, option: dict[str, Any], message: str) -> None:

@@ -8,19 +8,32 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from optistack.cli.views.common import Entries, columns, heading, indented, reason
-from optistack.launch import Launch, LaunchArgument, LaunchFile, LaunchVariable
+from optistack.launch import FrontLaunch, Launch, LaunchArgument, LaunchFile, LaunchVariable
 from optistack.plan.plan import FlagCheck, Plan
 
 Part = LaunchArgument | LaunchVariable | LaunchFile
 
 
 def launch_view(plan: Plan, *, wide: bool) -> Iterator[RenderableType]:
-    """The first replica's launch in full; of the others what differs: the GPUs.
+    """The first replica's launch in full; of the others what differs: the GPUs. Then the front's, where there is one.
 
     A flag that carries a setting names it, for the reasons stand there; in a pipe they are repeated.
     """
     launch = plan.launches[0]
     yield heading("Launch", f"{' '.join(('python', *launch.command))}{_place(plan)}")
+    yield from _parts(launch, wide=wide)
+    yield indented(_checked(plan.flag_check))
+    if plan.front is not None:
+        yield Text()
+        yield heading("Front", f"{' '.join(('python', *plan.front.command))}, {_behind(plan)}")
+        yield from _parts(plan.front, wide=wide)
+
+
+def _behind(plan: Plan) -> str:
+    return f"before {len(plan.launches)} replicas" if len(plan.launches) > 1 else "before the one replica"
+
+
+def _parts(launch: Launch | FrontLaunch, *, wide: bool) -> Iterator[RenderableType]:
     parts: list[Part] = [*launch.arguments, *launch.variables, *launch.files]
     if wide:
         entries = Entries(wide=True)
@@ -33,7 +46,6 @@ def launch_view(plan: Plan, *, wide: bool) -> Iterator[RenderableType]:
         for part in parts:
             table.add_row(_word(part), Text(part.source, "cyan"), reason(part.setting or part.why))
         yield indented(table)
-    yield indented(_checked(plan.flag_check))
 
 
 def _word(part: Part) -> Text:

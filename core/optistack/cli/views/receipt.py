@@ -46,6 +46,8 @@ def counts(receipt: Receipt) -> str:
 
 def _where(receipt: Receipt) -> str:
     engine = f"{receipt.backend} {receipt.engine_version} at {receipt.endpoint}"
+    if receipt.replica is None:
+        engine = f"the front of {engine}"
     return joined([engine, f"plan {receipt.plan_hash[:12]}", receipt.verified_at])
 
 

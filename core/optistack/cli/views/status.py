@@ -30,6 +30,9 @@ def _told(entry: Mapping[str, Any], *, wide: bool) -> Text:
     parts = [(f"since {entry['started_at']}", "dim")]
     if entry["running"]:
         parts.insert(0, (f"receipt: {receipts}", "red" if entry["failed"] else ""))
+    if entry["running"]:
+        lost = [process for process in entry["processes"] if process["reason"]]
+        parts[:0] = [(f"without {process['name']}: {process['reason']}", "red") for process in lost]
     if entry["reason"]:
         parts.insert(0, (entry["reason"], "red" if entry["phase"] == "failed" else ""))
     return Text(gap).join(Text(text, style) for text, style in parts)

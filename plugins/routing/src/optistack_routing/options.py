@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from dataclasses import fields
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from optistack.errors import nearest
+from optistack_routing.policy.parameters import Parameters
 
 Policy = Literal["kv-aware", "affinity", "least-loaded", "round-robin", "random"]
 
@@ -14,6 +18,9 @@ SESSION_POLICIES = ("kv-aware", "affinity")
 
 PER_REQUEST_HEADERS = ("x-request-id", "x-correlation-id", "x-trace-id", "traceparent")
 """Headers that proxies and tracing libraries make anew for each request."""
+
+OWN_OPTIONS = ("max_homes", "overload_margin", "session_idle_s", "load_bound")
+"""Parameters of the policies that are options by themselves."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
 
@@ -26,25 +33,40 @@ class Options(BaseModel):
     policy: Policy = Field(
         "kv-aware",
         description="kv-aware keeps a session where its KV is and moves it when that replica is overloaded; affinity "
-        "never moves it; least-loaded, round-robin and random know no sessions.",
+        "hashes it onto a replica, with bounded load; least-loaded, round-robin and random know no sessions.",
+    )
+    front: bool | None = Field(
+        None, description="Start the router before the replicas; on with several of them when not given."
     )
     session_header: str | None = Field(
-        None, description="HTTP header that names the session; x-session-id when not given."
+        None, description="HTTP header that names the session, looked for first; x-session-id when not given."
     )
     target_concurrency: int | None = Field(
         None, ge=1, description="Requests meant to run on one replica; the workload's concurrency when not given."
     )
     max_homes: int | None = Field(
-        None, ge=1, le=8, description="Replicas that may hold a session's KV; 2 with kv-aware when not given."
+        None, ge=1, le=64, description="Replicas that may hold a session's KV (kv-aware); 3 when not given."
     )
-    overload_margin: int | None = Field(
+    overload_margin: float | None = Field(
         None,
-        ge=1,
-        description="Running requests above the mean of the replicas from which a replica counts as overloaded; 2 when "
-        "not given.",
+        ge=0,
+        description="Requests that a replica may carry above another before a session leaves its KV for that one "
+        "(kv-aware); 2 when not given.",
     )
     session_idle_s: float | None = Field(
         None, gt=0, description="Seconds after its last request until a session is forgotten; 1800 when not given."
+    )
+    load_bound: float | None = Field(
+        None,
+        ge=1,
+        description="Share of the mean load from which affinity sends a session on to its next replica; .inf never "
+        "does; 1.25 when not given.",
+    )
+    precise: bool = Field(
+        False, description="Follow what each replica's KV cache holds by the engine's KV events, not by estimate."
+    )
+    parameters: dict[str, int | float] = Field(
+        default_factory=dict, description="Further numbers of kv-aware by their names in the plugin's README."
     )
 
     @field_validator("session_header")
@@ -57,3 +79,14 @@ class Options(BaseModel):
         if header.lower() in PER_REQUEST_HEADERS:
             raise ValueError(f"{header} is new in each request, so every request would be a session of its own")
         return header.lower()
+
+    @field_validator("parameters")
+    @classmethod
+    def _parameters_are_known(cls, given: dict[str, Any]) -> dict[str, Any]:
+        known = [field.name for field in fields(Parameters) if field.name not in OWN_OPTIONS]
+        for name in given:
+            if name in OWN_OPTIONS:
+                raise ValueError(f"{name} is an option of its own")
+            if name not in known:
+                raise ValueError(f"the policies have no parameter {name!r}. {nearest(name, known)}".strip())
+        return given

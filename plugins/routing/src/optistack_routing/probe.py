@@ -1,4 +1,4 @@
-"""The probes: what no router proves yet, and the prefix cache without which affinity would buy nothing."""
+"""The probes of a replica: the prefix cache without which affinity would buy nothing, and what only a router proves."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from optistack.verify.metrics import Metrics
 
 NAME = "routing"
-NO_ROUTER = "this release plans the policy and starts no router; an engine does not know how it was chosen"
+NO_ROUTER = "no router of this stack stands before this engine, and an engine does not know how it was chosen"
 
 
 def promises(plan: Plan) -> Iterator[CheckResult]:
-    """One unproven line for each routing setting of the plan."""
+    """One unproven line for each routing setting of a plan without a router."""
     for field in type(plan.stack.routing).model_fields:
         value = getattr(plan.stack.routing, field)
         if isinstance(value, Value) and value.is_set:

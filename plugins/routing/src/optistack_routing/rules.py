@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from optistack.rules import Evidence, Rule, RuleContext, Severity
 from optistack_routing.options import SESSION_POLICIES
+
+SMALL_PAGE_TOKENS = 16
 
 
 def _sessions(context: RuleContext) -> bool:
@@ -20,15 +24,36 @@ def _sessions_forgotten(context: RuleContext) -> bool:
 
 
 def _pinned(context: RuleContext) -> bool:
-    return context.stack.routing.policy.value == "affinity"
+    numbers = context.stack.routing.parameters.value or {}
+    return context.stack.routing.policy.value == "affinity" and numbers.get("load_bound") == inf
 
 
 def _one_replica(context: RuleContext) -> bool:
     return context.spec.parallel.replicas == 1
 
 
-def _several_replicas(context: RuleContext) -> str | None:
-    return str(context.spec.parallel.replicas) if not _one_replica(context) else None
+def _precise(context: RuleContext) -> bool:
+    return bool(context.stack.routing.precise.value)
+
+
+def _no_events(context: RuleContext) -> str | None:
+    return context.engine.backend if _precise(context) and not context.launch.has("--kv-events-config") else None
+
+
+def _several_ranks(context: RuleContext) -> str | None:
+    ranks = context.spec.parallel.attention_data
+    return str(ranks) if _precise(context) and ranks > 1 else None
+
+
+def _no_tokenizer(context: RuleContext) -> str | None:
+    folder = context.model.path
+    missing = folder is not None and not (folder / "tokenizer.json").is_file()
+    return str(folder) if _precise(context) and missing else None
+
+
+def _small_pages(context: RuleContext) -> str | None:
+    page = context.stack.kv.page_size_tokens.value
+    return str(page) if _precise(context) and page is not None and page < SMALL_PAGE_TOKENS else None
 
 
 def _above_the_engine(context: RuleContext) -> str | None:
@@ -46,14 +71,6 @@ def _above_the_pool(context: RuleContext) -> str | None:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(
-        id="routing-no-router",
-        severity=Severity.NOTE,
-        message="The policy over these {detail} replicas is planned, and no router is started: this release has none.",
-        fix="Put a router of your own before them, with these settings.",
-        upstream="plugins/routing/README.md",
-        fires=_several_replicas,
-    ),
     Rule(
         id="routing-one-replica",
         severity=Severity.NOTE,
@@ -82,11 +99,44 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="routing-affinity-is-strict",
         severity=Severity.DEGRADED,
-        message="Strict affinity locks sessions to a saturated replica while others are idle.",
-        fix="Set policy to kv-aware, which gives sessions away above overload_margin.",
+        message="Affinity without a bound locks sessions to a saturated replica while others are idle.",
+        fix="Leave load_bound out, or set policy to kv-aware.",
         upstream="https://github.com/PrimeIntellect-ai/prime-rl/pull/3255",
         evidence=Evidence.REPORTED,
         fires=_pinned,
+    ),
+    Rule(
+        id="routing-precise-without-events",
+        severity=Severity.ERROR,
+        message="Precise routing follows KV events, and this launch of {detail} publishes none.",
+        fix="Leave option precise out, or use vllm or sglang.",
+        upstream="vllm distributed/kv_events.py; sglang srt/disaggregation/kv_events.py",
+        fires=_no_events,
+    ),
+    Rule(
+        id="routing-precise-several-ranks",
+        severity=Severity.ERROR,
+        message="Each of a replica's {detail} attention ranks has a cache of its own, and the engine picks the rank: "
+        "what a replica holds does not say what a request will find.",
+        fix="Leave option precise out, or set parallel.attention_data to 1.",
+        upstream="vllm distributed/kv_events.py: one publisher for each data-parallel rank",
+        fires=_several_ranks,
+    ),
+    Rule(
+        id="routing-precise-without-tokenizer",
+        severity=Severity.ERROR,
+        message="Precise routing turns prompts into tokens, and {detail} has no tokenizer.json to do it with.",
+        fix="Leave option precise out: kv-aware estimates then.",
+        upstream="plugins/routing/README.md",
+        fires=_no_tokenizer,
+    ),
+    Rule(
+        id="routing-precise-small-pages",
+        severity=Severity.DEGRADED,
+        message="With KV pages of {detail} tokens the router keeps and hashes an entry for nearly every token.",
+        fix="Use an engine setting with larger pages, such as SGLang's --page-size 64, or leave option precise out.",
+        upstream="plugins/routing/README.md",
+        fires=_small_pages,
     ),
     Rule(
         id="routing-target-above-engine",

@@ -1,0 +1,43 @@
+"""Where a replica listens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from optistack.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """``url`` is its name everywhere: scheme, host and port, without a path."""
+
+    url: str
+    host: str
+    port: int
+    tls: bool
+
+    @property
+    def authority(self) -> bytes:
+        return self.url.split("://", 1)[1].encode()
+
+
+def read_address(text: str) -> Address:
+    """The address in ``http://HOST:PORT``. Raises InputError."""
+    fix = "Write http://HOST:PORT, or https:// for TLS."
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        port = parts.port
+    except ValueError:
+        raise InputError(f"{text!r} is not the URL of a replica.", fix=fix) from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+        raise InputError(f"{text!r} is not the URL of a replica.", fix=fix)
+    if parts.path not in ("", "/"):
+        raise InputError(
+            f"The replica {text!r} has a path, and requests keep the path that they came with.",
+            fix="Leave the path out: clients write it.",
+        )
+    tls = parts.scheme == "https"
+    port = port or (443 if tls else 80)
+    shown = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return Address(f"{parts.scheme}://{shown}:{port}", parts.hostname, port, tls)

@@ -1,0 +1,26 @@
+"""Precise mode of a router: an index that follows the replicas of the configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optistack.errors import InputError
+from optistack_routing.fleet.address import read_address
+from optistack_routing.router.config import Precise
+
+if TYPE_CHECKING:
+    from optistack_routing.kv_index.overlap import Overlap
+
+
+def open_overlap(precise: Precise) -> Overlap:
+    """Raises InputError when a package is missing, or the checkpoint's tokenizer cannot be used."""
+    try:
+        from optistack_routing.kv_index.overlap import PreciseOverlap
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"Precise mode needs the package {error.name}.", fix="pip install 'optistack-routing[precise]'"
+        ) from None
+    overlap = PreciseOverlap(precise.checkpoint, precise.page_tokens, dropped_pages=precise.dropped_pages)
+    for url, (events, replay) in precise.events.items():
+        overlap.join(read_address(url).url, events, replay)
+    return overlap
