@@ -1,6 +1,6 @@
 """Rendezvous hashing: every key orders the replicas in its own way, and a new replica takes its share from each alike.
 
-Thaler and Ravishankar, "Using name-based mappings to increase hit rates", IEEE/ACM Transactions on Networking 6(1), 1998.
+Thaler and Ravishankar, "Using name-based mappings to increase hit rates", IEEE/ACM Trans. Networking 6(1), 1998.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The default policy: a turn goes where its session's KV is, until that costs more than it saves.
 
-A request on a replica that carries ``d`` requests more than another adds ``d - 1`` to what a move there would leave of
-the sum of squares, and computing a prompt again costs its tokens. The policy weighs one against the other: a turn leaves
-the home that holds its newest prefix when another replica is lighter by ``overload_margin`` and one request more for each
-``tokens_per_request`` that it would have to compute again there. So short prompts, new sessions and homes that are a
-few turns behind even out the load, and long prompts stay.
+Moving a request from a replica to one with ``d`` requests less takes 2 (``d`` - 1) off the sum of the squares of the
+loads, and computing its prompt again costs its tokens. The policy weighs one against the other: a turn leaves the home
+that holds its newest prefix when another replica is lighter by a margin and by one request more for each
+``tokens_per_request`` that would be computed again there. So new sessions, short prompts and homes a few turns behind
+even out the load, and long prompts stay.
 """
 
 from __future__ import annotations
@@ -19,12 +19,24 @@ from optistack_routing.policy.persistence import Persistence
 from optistack_routing.policy.shadow import Home, Shadow
 from optistack_routing.policy.stateless import key_of, ready
 
+_LAST_RESORT = 1e6
+"""Requests that a replica without room for a cold prompt seems to carry."""
+
+
+def _pressure(kv_utilisation: float) -> float:
+    """k / (1 - k): small until a pool is nearly full, without bound when it is."""
+    used = min(kv_utilisation, 0.999)
+    return used / (1 - used)
+
 
 @dataclass(slots=True, eq=False)
 class _Session:
+    """``newest`` is where its last request went: the home that it counts as a resident of."""
+
     homes: dict[str, Home] = field(default_factory=dict)
     in_flight: int = 0
     used_s: float = 0.0
+    newest: str | None = None
 
 
 class KvAware:
@@ -35,6 +47,7 @@ class KvAware:
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._shadows: dict[str, Shadow] = {}
         self._loads = Persistence(self.parameters)
+        self._residents: dict[str, int] = {}
 
     def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | None:
         key = key_of(request)
@@ -43,96 +56,111 @@ class KvAware:
             session = None
         cached = self._cached(request, session, fleet)
         if not cached:
-            target = self._lightest(ready(request, fleet), request, now_s, key)
-            if target is None:
-                return None
-            lost = session is not None and bool(session.homes)
-            return Choice(target.name, Reason.FAILED_OVER if lost else Reason.PLACED)
+            candidates = ready(request, fleet)
+            lost = session is not None and any(home.tokens for home in session.homes.values())
+            reason = Reason.FAILED_OVER if lost else Reason.PLACED
+            return Choice(self._lightest(candidates, key, now_s).name, reason) if candidates else None
         newest = max(cached, key=lambda replica: (cached[replica], -self._cost(replica, 0)))
-        choice = self._unless_overloaded(request, session, newest, cached, fleet, now_s, key)
-        return choice
+        if session is not None and not session.in_flight and self._loads.gives_up(newest, now_s):
+            roomy = [replica for replica in ready(request, fleet) if self._takes_cold(replica, now_s)]
+            light = self._loads.lightest(roomy, now_s)
+            if light is not None and light is not newest:
+                return Choice(light.name, Reason.REHOMED, cached.get(light, 0))
+        here = session.homes.get(newest.name) if session is not None else None
+        return self._weigh(request, newest, here.in_flight if here is not None else 0, cached, fleet, now_s)
 
-    def _cached(self, request: Request, session: _Session | None, fleet: Fleet) -> dict[Replica, int]:
-        """Tokens of the prompt that each replica which may take the request is believed to hold, where that is any."""
-        if request.cached_tokens is not None:
-            tokens = request.cached_tokens
-        elif session is not None:
-            tokens = {name: home.tokens for name, home in session.homes.items()}
-        else:
-            return {}
-        known = ((fleet.get(name), min(held, request.prompt_tokens)) for name, held in tokens.items() if held)
-        return {r: held for r, held in known if r is not None and r.accepts and r.name not in request.avoid}
+    @staticmethod
+    def _cached(request: Request, session: _Session | None, fleet: Fleet) -> dict[Replica, int]:
+        """Tokens of the prompt that each replica which may take it is believed to hold, where that is any."""
+        tokens = request.cached_tokens
+        if tokens is None:
+            tokens = {name: home.tokens for name, home in session.homes.items()} if session is not None else {}
+        cached = {}
+        for name, held in tokens.items():
+            replica = fleet.get(name) if held > 0 else None
+            if replica is not None and replica.accepts and name not in request.avoid:
+                cached[replica] = min(held, request.prompt_tokens)
+        return cached
 
-    def _cost(self, replica: Replica, uncached_tokens: int) -> float:
-        """In requests: what the replica carries, what waits there for prefill, and what it would have to compute."""
-        p = self.parameters
-        cost = replica.in_flight + (p.pending_weight * replica.pending_prefill_tokens + uncached_tokens) / p.tokens_per_request
-        if replica.kv_utilisation:
-            used = min(replica.kv_utilisation, 0.999)
-            cost += p.kv_weight * used / (1 - used)
-        return cost
-
-    def _unless_overloaded(
+    def _weigh(
         self,
         request: Request,
-        session: _Session | None,
         newest: Replica,
+        at_once: int,
         cached: dict[Replica, int],
         fleet: Fleet,
         now_s: float,
-        key: str | None,
     ) -> Choice:
+        """Stay with the newest prefix, or go to where the difference in load is worth the tokens.
+
+        ``at_once`` requests of the session are there already. Past the threshold a copy of the prefix is for all of
+        them, so each pays its share of it.
+        """
         p = self.parameters
         prompt = request.prompt_tokens
-        stay = Choice(newest.name, Reason.HOME, cached[newest])
-        here = session.homes.get(newest.name) if session is not None else None
-        split = here is not None and here.in_flight >= p.split_requests
-        limit = self._cost(newest, prompt - cached[newest]) - (1.0 if split else p.overload_margin)
-        best: Replica | None = None
-        for replica in cached:
-            cost = self._cost(replica, prompt - cached[replica])
+        thick = at_once >= p.split_requests
+        share = 1 + at_once if thick else 1
+        stay = self._cost(newest, (prompt - cached[newest]) / share)
+        limit = stay - p.home_margin
+        other: Replica | None = None
+        for replica, held in cached.items():
+            cost = self._cost(replica, (prompt - held) / share)
             if replica is not newest and cost <= limit:
-                best, limit = replica, cost
-        # A cold replica costs its whole prompt at least, so that most turns need no look at the fleet.
-        if limit > prompt / p.tokens_per_request:
-            cold = self._lightest([r for r in ready(request, fleet) if r not in cached], request, now_s, key)
-            if cold is not None and self._cost(cold, prompt) <= limit:
-                return Choice(cold.name, Reason.SPLIT if split else Reason.SPILLED)
-        if best is not None:
-            return Choice(best.name, Reason.OTHER_HOME, cached[best])
-        if session is not None and not session.in_flight and self._loads.gives_up(newest, now_s):
-            light = self._loads.lightest([r for r in ready(request, fleet) if self._takes_cold(r, now_s)], now_s)
-            if light is not None and light is not newest:
-                return Choice(light.name, Reason.REHOMED, cached.get(light, 0))
-        return stay
+                other, limit = replica, cost
+        cold_limit = min(limit, stay - (p.home_margin if thick else p.overload_margin))
+        # A cold replica costs its prompt at least, so that most turns need no look at the fleet.
+        if cold_limit > prompt / share / p.tokens_per_request:
+            others = [replica for replica in ready(request, fleet) if replica not in cached]
+            cold = self._lightest(others, key_of(request), now_s) if others else None
+            if cold is not None and self._takes_cold(cold, now_s) and self._cost(cold, prompt / share) <= cold_limit:
+                return Choice(cold.name, Reason.SPLIT if thick else Reason.SPILLED)
+        if other is not None:
+            return Choice(other.name, Reason.OTHER_HOME, cached[other])
+        return Choice(newest.name, Reason.HOME, cached[newest])
+
+    def _cost(self, replica: Replica, uncached_tokens: float) -> float:
+        """In requests: what the replica carries and is known for, what waits there, and what it would compute again."""
+        p = self.parameters
+        tokens = p.pending_weight * replica.pending_prefill_tokens + uncached_tokens
+        cost = (
+            replica.in_flight + p.session_weight * self._residents.get(replica.name, 0) + tokens / p.tokens_per_request
+        )
+        if replica.kv_utilisation:
+            cost += p.kv_weight * _pressure(replica.kv_utilisation)
+        return cost
 
     def _takes_cold(self, replica: Replica, now_s: float) -> bool:
         p = self.parameters
         if now_s - replica.joined_s < p.slow_start_s:
-            return replica.pending_prefill_tokens == 0
+            return not replica.pending_prefill_tokens
         return replica.pending_prefill_tokens < p.cold_prefill_tokens
 
-    def _lightest(self, replicas: list[Replica], request: Request, now_s: float, key: str | None) -> Replica | None:
-        """The replica for a prompt that is nowhere: the cheapest that has room for a cold one, ties by hash of the key."""
-        if not replicas:
-            return None
+    def _lightest(self, replicas: list[Replica], key: str | None, now_s: float) -> Replica:
+        """The cheapest replica for a prompt that it does not hold, with room for it if any has; ties by hash.
+
+        The same sum as in ``_cost``, in a loop that hundreds of replicas can go through for each request.
+        """
         p = self.parameters
         young_s = now_s - p.slow_start_s
         per_token = p.pending_weight / p.tokens_per_request
-        least, ties = float("inf"), [replicas[0]]
+        per_session, residents = p.session_weight, self._residents.get
+        least = _LAST_RESORT * 1e3
+        ties: list[Replica] = []
         for replica in replicas:
             pending = replica.pending_prefill_tokens
-            cost = replica.in_flight + pending * per_token
-            if pending and (replica.joined_s > young_s or pending >= p.cold_prefill_tokens):
-                cost += 1e6  # the last resort
-            if cost <= least:
-                if replica.kv_utilisation:
-                    used = min(replica.kv_utilisation, 0.999)
-                    cost += p.kv_weight * used / (1 - used)
-                if cost < least:
-                    least, ties = cost, [replica]
-                elif cost == least:
-                    ties.append(replica)
+            cost = replica.in_flight + per_session * residents(replica.name, 0)
+            if pending:
+                cost += pending * per_token
+                if replica.joined_s > young_s or pending >= p.cold_prefill_tokens:
+                    cost += _LAST_RESORT
+            if cost > least:
+                continue
+            if replica.kv_utilisation:
+                cost += p.kv_weight * _pressure(replica.kv_utilisation)
+            if cost < least:
+                least, ties = cost, [replica]
+            elif cost == least:
+                ties.append(replica)
         return ties[0] if len(ties) == 1 else first(key or "", ties)
 
     def placed(self, request: Request, choice: Choice, now_s: float) -> None:
@@ -141,7 +169,10 @@ class KvAware:
         if key is None:
             return
         session = self._sessions.get(key)
-        if session is None or self._is_stale(session, now_s):
+        if session is not None and self._is_stale(session, now_s):
+            self._reside(session, None)
+            session = None
+        if session is None:
             session = self._sessions[key] = _Session()
         self._sessions.move_to_end(key)
         session.used_s = now_s
@@ -149,11 +180,21 @@ class KvAware:
         home = session.homes.pop(choice.replica, None) or Home()
         session.homes[choice.replica] = home
         home.in_flight += 1
+        if session.newest != choice.replica:
+            self._reside(session, choice.replica)
         self._hold(choice.replica, home, request.prompt_tokens)
         if len(session.homes) > self.parameters.max_homes:
             self._forget_a_home(session, choice.replica)
         if len(self._sessions) > self.parameters.max_sessions:
-            self._sessions.popitem(last=False)
+            self._reside(self._sessions.popitem(last=False)[1], None)
+
+    def _reside(self, session: _Session, replica: str | None) -> None:
+        """The session's newest prefix is on ``replica`` from now on, or nowhere."""
+        if session.newest is not None and session.newest in self._residents:
+            self._residents[session.newest] -= 1
+        session.newest = replica
+        if replica is not None:
+            self._residents[replica] = self._residents.get(replica, 0) + 1
 
     def _hold(self, replica: str, home: Home, tokens: int) -> None:
         if self.parameters.kv_tokens is None:
@@ -192,11 +233,15 @@ class KvAware:
     def left(self, replica: str, now_s: float) -> None:
         self._shadows.pop(replica, None)
         self._loads.left(replica)
+        self._residents.pop(replica, None)
         for session in self._sessions.values():
             session.homes.pop(replica, None)
 
     def finish_session(self, session: str) -> bool:
-        return self._sessions.pop(session, None) is not None
+        known = self._sessions.pop(session, None)
+        if known is not None:
+            self._reside(known, None)
+        return known is not None
 
     def _is_stale(self, session: _Session, now_s: float) -> bool:
         return not session.in_flight and now_s - session.used_s > self.parameters.session_idle_s
@@ -211,6 +256,7 @@ class KvAware:
             if not self._is_stale(session, now_s):
                 return
             del self._sessions[key]
+            self._reside(session, None)
 
     def sessions(self) -> dict[int, int]:
         counts: dict[int, int] = {}

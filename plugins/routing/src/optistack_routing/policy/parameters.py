@@ -12,19 +12,23 @@ class Parameters:
     For ``kv-aware``:
 
     ``max_homes``              replicas on which a session's KV is remembered
-    ``overload_margin``        requests that a replica must carry above another before a turn leaves its KV for that one
-    ``tokens_per_request``     prompt tokens worth computing again to put a request on a replica with one request less;
-                               it widens the margin for long prompts and narrows it for short ones
+    ``overload_margin``        requests that a replica must carry above another before a turn leaves its KV for one
+                               that has none of it
+    ``home_margin``            the same before it goes to a home that holds an older prefix
+    ``tokens_per_request``     prompt tokens worth computing again to take one request off the difference; it widens
+                               both margins for long prompts
     ``pending_weight``         how much a token of prefill that waits on a replica counts, against one to compute again
-    ``split_requests``         requests of one session on one replica from which the session is split
-    ``cold_prefill_tokens``    prefill that may wait on a replica before it is given no more sessions that are cold there
+    ``session_weight``         requests that a session counts as where its newest prefix is, while none of it is running
+    ``split_requests``         requests of one session on one replica from which on it is split: those that come after
+                               share the cost of a copy of their prefix
+    ``cold_prefill_tokens``    prefill that may wait on a replica before it is given no more prompts that are cold there
     ``slow_start_s``           for so long a new replica is given one cold prompt at a time
-    ``rehome_margin``          requests above the fleet's mean, averaged over ``rehome_window_s``, from which a replica
-                               gives up idle sessions
-    ``rehome_window_s``        time constant of that average
-    ``rehomes_per_s``          such moves a second and replica of the fleet, at most
-    ``kv_tokens``              KV pool of a replica; with it, prefixes are forgotten when its cache has evicted them.
-                               None when unknown
+    ``rehome_margin``          requests above the fleet's mean, both averaged over ``rehome_window_s``, from which a
+                               replica gives up idle sessions
+    ``rehome_window_s``        time constant of those averages
+    ``rehomes_per_s``          such moves a second for each replica of the fleet, at most
+    ``kv_tokens``              KV pool of a replica; with it, prefixes are forgotten when its cache should have evicted
+                               them. None when unknown
     ``kv_weight``              requests that a KV pool in use for a half counts as, growing as k / (1 - k)
     ``session_idle_s``         a session is forgotten after so long without a request
     ``max_sessions``           sessions remembered; the one idle for longest makes room
@@ -33,11 +37,13 @@ class Parameters:
     to the next in their order (at least 1; infinity never moves a session).
     """
 
-    max_homes: int = 3
+    max_homes: int = 6
     overload_margin: float = 2.0
-    tokens_per_request: float = 40_000.0
-    pending_weight: float = 0.5
-    split_requests: int = 4
+    home_margin: float = 1.0
+    tokens_per_request: float = 16_000.0
+    pending_weight: float = 0.25
+    session_weight: float = 0.2
+    split_requests: int = 2
     cold_prefill_tokens: int = 200_000
     slow_start_s: float = 60.0
     rehome_margin: float = 3.0

@@ -94,5 +94,3 @@ class Uniform(Stateless):
     def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | None:
         candidates = ready(request, fleet)
         return Choice(self._random.choice(candidates).name, Reason.PLACED) if candidates else None
-
-

@@ -86,9 +86,7 @@ def quantile(ordered: list[float], q: float) -> float:
     return ordered[min(len(ordered) - 1, max(0, math.ceil(q * len(ordered)) - 1))]
 
 
-def summarise(
-    tally: Tally, *, policy: str, replicas: int, sessions: int, seed: int, homes: dict[int, int]
-) -> Result:
+def summarise(tally: Tally, *, policy: str, replicas: int, sessions: int, seed: int, homes: dict[int, int]) -> Result:
     """The figures behind the sums."""
     ordered = sorted(tally.ttfts_s)
     recomputed = sum(tally.miss_tokens.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from optistack.errors import InputError
@@ -43,7 +43,7 @@ class Scenario:
     joins: int = 0
     drains: int = 0
     change_s: float = 60.0
-    engine: EngineModel = EngineModel()
+    engine: EngineModel = field(default_factory=EngineModel)
 
 
 def run(policy: Policy, workload: Workload, scenario: Scenario, *, name: str = "", seed: int = 0) -> Result:
@@ -230,7 +230,7 @@ class _Simulation:
         last = stream.served_on.get(flight.engine.index)
         if last is None:
             young = self.now_s - flight.engine.replica.joined_s < NEW_REPLICA_S and self.now_s > NEW_REPLICA_S
-            cause = "new replica" if young else _MOVES.get(choice.reason, "scattered")
+            cause = "new replica" if young else _MOVES.get(choice.reason, "placed anew")
             self.tally.miss(cause, again, counts=counts)
             return
         had = min(stream.common_tokens(last, flight.number), flight.turn.prompt_tokens)

@@ -1,7 +1,7 @@
 """Recorded sessions: one JSON object a line, as in callanjfox/kv-cache-tester, gzipped or not.
 
-Of each request ``in``, ``out``, ``hash_ids`` and ``think_time`` are read; a request of type ``subagent`` holds a session
-of its own. Times of the recorded engine are not used, since the simulated one has its own.
+Of each request ``in``, ``out``, ``hash_ids`` and ``think_time`` are read; one of type ``subagent`` holds a session of
+its own. Times of the recorded engine are not used, since the simulated one has its own.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ def _script(requests: list[Any], block_tokens: int, think_limit_s: float) -> Scr
         raise _BadSessionError("it has no request of its own")
     if forks:  # sub-agents that no turn follows
         last = turns[-1]
-        turns[-1] = Turn(last.prompt_tokens, last.shared_tokens, last.output_tokens, last.think_s, (*last.forks, *forks))
+        turns[-1] = Turn(
+            last.prompt_tokens, last.shared_tokens, last.output_tokens, last.think_s, (*last.forks, *forks)
+        )
     return Script(tuple(turns))
 
 

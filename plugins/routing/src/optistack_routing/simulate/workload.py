@@ -64,7 +64,7 @@ class Workload:
 
 
 def synthetic(random: Random, scripts: int = 64, *, mean_think_s: float = 15.0, fork_share: float = 0.02) -> Workload:
-    """Coding agents after the figures of the public agent traces: prompts of about 100k tokens that grow with each turn.
+    """Coding agents after the figures of public traces: prompts of about 100k tokens that grow with each turn.
 
     First prompts are log-normal around 50k tokens, turns number 8 to 120, each adds 2k tokens in the mean and answers
     with 450, pauses are exponential, and one turn in 50 forks a sub-agent of a few turns over a 10k prompt.

@@ -1,0 +1,218 @@
+"""The default policy: where a session goes, and when it leaves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from optistack_routing.policy.base import Reason, Request
+from optistack_routing.policy.factory import make_policy
+from optistack_routing.policy.ledger import Lease, Ledger
+from optistack_routing.policy.parameters import Parameters
+
+PLAIN = Parameters(rehomes_per_s=0.0, slow_start_s=0.0)
+
+
+def fleet_of(replicas: int, parameters: Parameters = PLAIN) -> Ledger:
+    ledger = Ledger(make_policy("kv-aware", parameters))
+    for number in range(replicas):
+        ledger.join(f"r{number}", 0.0)
+    return ledger
+
+
+def place(ledger: Ledger, session: str | None, tokens: int = 100_000, now_s: float = 1.0, **more: object) -> Lease:
+    lease = ledger.place(Request(session, tokens, **more), now_s)  # type: ignore[arg-type]  # the test names the fields
+    assert lease is not None
+    lease.first_byte()
+    return lease
+
+
+def turn(ledger: Ledger, session: str, tokens: int = 100_000, now_s: float = 1.0) -> Lease:
+    lease = place(ledger, session, tokens, now_s)
+    lease.end(now_s, served=True)
+    return lease
+
+
+def load(ledger: Ledger, replica: str, requests: int) -> None:
+    ledger.fleet.replicas[replica].in_flight += requests
+
+
+def test_a_session_comes_back_to_its_prefix() -> None:
+    ledger = fleet_of(5)
+    home = turn(ledger, "s").choice.replica
+    again = turn(ledger, "s", 110_000)
+    assert (again.choice.replica, again.choice.reason) == (home, Reason.HOME)
+    assert again.choice.predicted_cached_tokens == 100_000
+
+
+def test_new_sessions_are_spread_though_nothing_is_running() -> None:
+    ledger = fleet_of(4)
+    homes = Counter(turn(ledger, f"s{number}").choice.replica for number in range(400))
+    assert set(homes.values()) == {100}
+
+
+def test_a_long_prompt_stays_where_a_short_one_leaves() -> None:
+    ledger = fleet_of(3)
+    long, short = turn(ledger, "long", 150_000).choice.replica, turn(ledger, "short", 3_000).choice.replica
+    load(ledger, long, 4)
+    load(ledger, short, 4)
+    assert place(ledger, "long", 151_000).choice.replica == long
+    left = place(ledger, "short", 3_100).choice
+    assert left.replica not in (long, short)
+    assert left.reason is Reason.SPILLED
+
+
+def test_an_overloaded_home_gives_way_to_the_other_before_a_cold_replica() -> None:
+    ledger = fleet_of(4)
+    first = turn(ledger, "s").choice.replica
+    load(ledger, first, 30)
+    second = turn(ledger, "s", 105_000).choice
+    assert second.reason is Reason.SPILLED
+    load(ledger, first, -30)
+    load(ledger, second.replica, 10)
+    back = turn(ledger, "s", 106_000).choice
+    assert (back.replica, back.reason) == (first, Reason.OTHER_HOME)
+    assert back.predicted_cached_tokens == 100_000
+
+
+def test_a_thick_session_is_split_and_its_homes_stay_few() -> None:
+    ledger = fleet_of(20, replace(PLAIN, max_homes=3))
+    for number in range(100):
+        turn(ledger, f"other{number}")
+    leases = [place(ledger, "thick") for _ in range(8)]
+    counts = Counter(lease.choice.replica for lease in leases)
+    assert len(counts) >= 2
+    assert max(counts.values()) <= 5
+    assert any(lease.choice.reason is Reason.SPLIT for lease in leases)
+    for lease in leases:
+        lease.end(2.0, served=True)
+    turn(ledger, "thick")
+    assert ledger.policy.finish_session("thick")
+    assert max(ledger.policy.sessions()) <= 3
+    whole = fleet_of(20, replace(PLAIN, split_requests=1000))
+    for number in range(100):
+        turn(whole, f"other{number}")
+    assert len({place(whole, "thick").choice.replica for _ in range(8)}) == 1
+
+
+def test_scale_up_moves_no_session_and_piles_no_cold_prompt_on_the_new_replica() -> None:
+    ledger = fleet_of(4, replace(PLAIN, slow_start_s=60.0))
+    homes = {f"s{number}": turn(ledger, f"s{number}", now_s=100.0).choice.replica for number in range(40)}
+    busy = [place(ledger, f"s{number}", now_s=100.0) for number in range(16)]
+    ledger.join("new", 101.0)
+    for lease in busy:
+        lease.end(101.0, served=True)
+    assert {session: turn(ledger, session, now_s=102.0).choice.replica for session in homes} == homes
+    cold = [ledger.place(Request(f"n{number}", 100_000), 103.0) for number in range(6)]
+    assert [lease.choice.replica for lease in cold if lease].count("new") == 1, "one at a time while it is young"
+    for lease in cold:
+        assert lease is not None
+        lease.first_byte()
+    assert place(ledger, "next", now_s=104.0).choice.replica == "new", "and preferred once that one is done"
+
+
+def test_cold_prompts_do_not_queue_on_a_replica_while_another_has_room() -> None:
+    ledger = fleet_of(2, replace(PLAIN, cold_prefill_tokens=150_000, pending_weight=0.0, session_weight=0.0))
+    load(ledger, "r1", 3)
+    names = [ledger.place(Request(f"n{number}", 100_000), 1.0) for number in range(4)]
+    assert [lease.choice.replica for lease in names if lease] == ["r0", "r0", "r1", "r1"]
+
+
+def test_idle_sessions_leave_a_replica_that_stays_crowded_at_a_bounded_rate() -> None:
+    parameters = replace(PLAIN, rehomes_per_s=0.05, rehome_margin=2.0, tokens_per_request=1.0)
+    ledger = fleet_of(4, parameters)
+    homes = {f"s{number}": turn(ledger, f"s{number}", now_s=0.0).choice.replica for number in range(40)}
+    crowded = [session for session, home in homes.items() if home == "r0"]
+    busy = [place(ledger, session, now_s=0.0) for session in crowded[:6]]
+    at_once = [turn(ledger, session, now_s=1.0).choice.reason for session in crowded[6:]]
+    assert Reason.REHOMED not in at_once, "a peak is not yet an imbalance"
+    later = [turn(ledger, session, now_s=600.0).choice for session in crowded[6:] * 3]
+    moved = [choice for choice in later if choice.reason is Reason.REHOMED]
+    assert len(moved) == 1
+    assert moved[0].replica != "r0"
+    assert any(turn(ledger, s, now_s=660.0).choice.reason is Reason.REHOMED for s in crowded[6:])
+    for lease in busy:
+        lease.end(661.0, served=True)
+
+
+def test_draining_and_leaving_replicas_lose_their_sessions_only() -> None:
+    ledger = fleet_of(4)
+    homes = {f"s{number}": turn(ledger, f"s{number}").choice.replica for number in range(40)}
+    ledger.fleet.replicas["r0"].accepts = False
+    after = {session: turn(ledger, session).choice for session in homes}
+    assert all(
+        (choice.reason is Reason.FAILED_OVER or session not in homes) == (homes[session] == "r0")
+        or choice.replica == homes[session]
+        for session, choice in after.items()
+    )
+    assert all(choice.replica != "r0" for choice in after.values())
+    assert all(after[session].replica == home for session, home in homes.items() if home != "r0")
+    ledger.leave("r1", 2.0)
+    assert all(turn(ledger, session).choice.replica not in ("r0", "r1") for session in homes)
+
+
+def test_a_retry_avoids_the_replica_that_failed() -> None:
+    ledger = fleet_of(3)
+    home = turn(ledger, "s").choice.replica
+    again = place(ledger, "s", avoid=frozenset([home])).choice
+    assert again.replica != home
+    assert ledger.place(Request("s", 1, avoid=frozenset(["r0", "r1", "r2"])), 1.0) is None
+
+
+def test_a_prompt_that_was_not_served_is_not_believed_in() -> None:
+    ledger = fleet_of(3)
+    lease = place(ledger, "s")
+    lease.end(1.0, served=False)
+    assert place(ledger, "s").choice.predicted_cached_tokens == 0
+
+
+def test_sessions_expire_when_idle_and_never_while_running() -> None:
+    ledger = fleet_of(3)
+    turn(ledger, "idle")
+    running = place(ledger, "running")
+    ledger.policy.expire(1e6)
+    assert ledger.policy.sessions() == {1: 1}
+    running.end(1e6, served=True)
+    ledger.policy.expire(3e6)
+    assert ledger.policy.sessions() == {}
+
+
+def test_the_map_is_bounded_and_the_oldest_makes_room() -> None:
+    ledger = fleet_of(3, replace(PLAIN, max_sessions=10))
+    for number in range(30):
+        turn(ledger, f"s{number}")
+    assert ledger.policy.sessions() == {1: 10}
+    assert place(ledger, "s29").choice.reason is Reason.HOME
+    assert place(ledger, "s0").choice.reason is Reason.PLACED
+
+
+def test_a_prefix_that_the_pool_has_no_room_for_is_forgotten() -> None:
+    ledger = fleet_of(1, replace(PLAIN, kv_tokens=250_000))
+    for session in ("a", "b", "c"):
+        turn(ledger, session)
+    assert place(ledger, "c").choice.predicted_cached_tokens == 100_000
+    assert place(ledger, "a").choice.predicted_cached_tokens == 50_000, "the end of the oldest went"
+
+
+def test_a_block_index_is_believed_over_what_was_sent() -> None:
+    ledger = fleet_of(3)
+    home = turn(ledger, "s").choice.replica
+    other = next(name for name in ledger.fleet.replicas if name != home)
+    choice = place(ledger, "s", cached_tokens={other: 64_000}).choice
+    assert (choice.replica, choice.predicted_cached_tokens) == (other, 64_000)
+
+
+def test_requests_without_a_session_go_by_prefix_else_by_load() -> None:
+    ledger = fleet_of(4)
+    first = place(ledger, None, 4_000, prefix=b"head")
+    first.end(1.0, served=True)
+    assert place(ledger, None, 4_000, prefix=b"head").choice.replica == first.choice.replica
+    ledger = fleet_of(4)
+    assert len({place(ledger, None).choice.replica for _ in range(4)}) == 4
+    assert ledger.policy.sessions() == {}
+
+
+def test_a_full_kv_pool_counts_as_load() -> None:
+    ledger = fleet_of(2)
+    ledger.fleet.replicas["r0"].kv_utilisation = 0.99
+    assert [place(ledger, f"s{number}").choice.replica for number in range(3)] == ["r1"] * 3
