@@ -11,7 +11,7 @@ app = typer.Typer(
     name="route",
     help="Put a fleet of engine replicas behind one OpenAI-compatible address.",
     invoke_without_command=True,
-    no_args_is_help=False,
+    add_completion=False,
 )
 
 

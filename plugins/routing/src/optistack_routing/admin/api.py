@@ -17,6 +17,7 @@ from optistack_routing.admin.state import describe
 from optistack_routing.fleet.roster import Member, Roster, Source
 from optistack_routing.http.head import Refused, RequestHead
 from optistack_routing.http.server import Limits, ServerConnection
+from optistack_routing.proxy.session import session_name
 
 LIMITS = Limits(head_bytes=16 * 1024, body_bytes=64 * 1024, head_s=5.0, body_s=5.0, idle_s=60.0)
 
@@ -54,10 +55,13 @@ class Admin:
             case "DELETE", "/replicas":
                 return 200, self._remove(self.roster.get(query.get("url", "")), query)
             case "POST", "/sessions/finish":
-                return 200, {"known": self.roster.ledger.policy.finish_session(_text(body, "session"))}
+                return 200, {"known": self._finish(_text(body, "session"))}
         if path in PATHS:
             raise Refused(405, f"{path} does not take {method}.")
         raise Refused(404, f"There is no {path}; there is {', '.join(PATHS)}.")
+
+    def _finish(self, session: str) -> bool:
+        return self.roster.ledger.policy.finish_session(session_name(session.encode()))
 
     def _remove(self, member: Member, query: dict[str, str]) -> dict[str, Any]:
         if query.get("now") == "1":

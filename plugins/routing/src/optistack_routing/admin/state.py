@@ -81,12 +81,11 @@ def describe(member: Member) -> dict[str, Any]:
     }
 
 
-def state(roster: Roster, policy: str, waiting: int, counted: dict[str, Any], since_s: float) -> dict[str, Any]:
+def state(roster: Roster, waiting: int, counted: dict[str, Any], since_s: float) -> dict[str, Any]:
     """Everything. ``counted`` is merged over the processes."""
     replicas = [describe(member) for member in roster]
     homes = roster.ledger.policy.sessions()
     return {
-        "policy": policy,
         "up_s": round(monotonic() - since_s, 1),
         "ready": any(replica["accepts"] for replica in replicas),
         "in_flight": roster.ledger.in_flight,

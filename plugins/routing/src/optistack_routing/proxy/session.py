@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from math import ceil
 
 from optistack_routing.http.head import RequestHead
 from optistack_routing.policy.base import Request
@@ -37,15 +38,16 @@ class Reader:
         for header in self._headers:
             value = by_name.get(header)
             if value:
-                session = _name(value)
+                session = session_name(value)
                 break
         else:
             if body:
                 prefix = _prefix(body)
-        return Request(session=session, prompt_tokens=int(size_bytes / self._bytes_a_token), prefix=prefix)
+        return Request(session=session, prompt_tokens=ceil(size_bytes / self._bytes_a_token), prefix=prefix)
 
 
-def _name(value: bytes) -> str:
+def session_name(value: bytes) -> str:
+    """A header's value as the name of a session; a hash of it where it is long."""
     if len(value) > MAX_SESSION_BYTES:  # as good as a name, and bounded
         return blake2b(value, digest_size=16).hexdigest()
     return value.decode("latin-1")

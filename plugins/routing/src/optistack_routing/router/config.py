@@ -50,7 +50,7 @@ class Config(BaseModel):
     admin_port: int = Field(8081, ge=0, le=65535)
     workers: int = Field(1, ge=1, le=64)
 
-    policy: str = "least-loaded"
+    policy: str = "kv-aware"
     parameters: dict[str, Any] = Field(default_factory=dict)
     seed: int = 0
     precise: Precise | None = None
@@ -123,6 +123,8 @@ class Config(BaseModel):
         for cert, key in (("tls_cert", "tls_key"), ("admin_tls_cert", "admin_tls_key")):
             if (getattr(self, cert) is None) is not (getattr(self, key) is None):
                 raise ValueError(f"{cert} and {key} go together")
+        if self.precise is not None and self.workers > 1:
+            raise ValueError("precise goes with one worker")
         return self
 
 

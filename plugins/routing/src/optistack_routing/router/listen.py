@@ -32,6 +32,12 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return listener
 
 
+def listen_alike(host: str, port: int, count: int) -> list[socket.socket]:
+    """``count`` sockets at one address; the kernel spreads connections over them. Raises InputError."""
+    first = listen(host, port, shared=count > 1)
+    return [first, *(listen(host, first.getsockname()[1], shared=True) for _ in range(count - 1))]
+
+
 def server_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
     """Raises InputError for files that are no certificate and its key."""
     if cert is None or key is None:

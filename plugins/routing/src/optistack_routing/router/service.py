@@ -8,97 +8,18 @@ import signal
 import socket
 import ssl
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
 from optistack_routing.admin.state import snapshot
-from optistack_routing.fleet.desk import Desk
-from optistack_routing.http.server import Limits
-from optistack_routing.proxy.front import Front, Settings
 from optistack_routing.proxy.record import Recorder
-from optistack_routing.proxy.session import Reader
-from optistack_routing.proxy.upstream import Pools
-from optistack_routing.router.accesslog import AccessLog
-from optistack_routing.router.config import KEY_VARIABLE, UPSTREAM_KEY_VARIABLE, Config, read_keys
+from optistack_routing.router.config import Config
 from optistack_routing.router.control import Control, build_control
-from optistack_routing.router.listen import client_tls, listen, server_tls
-from optistack_routing.router.precise import open_overlap
+from optistack_routing.router.front import TICK_S, FrontSide, build_front
+from optistack_routing.router.listen import listen, listen_alike
+from optistack_routing.workers.crew import Crew
 
 log = logging.getLogger("optistack.route")
-
-TICK_S = 0.25
-
-
-@dataclass
-class FrontSide:
-    """The data plane of one process."""
-
-    settings: Settings
-    drain_s: float
-    tls: ssl.SSLContext | None = None
-    access_log: AccessLog | None = None
-    servers: list[asyncio.Server] = field(default_factory=list)
-
-    async def serve(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Front(self.settings), sock=listener, ssl=self.tls, backlog=4096)
-        self.servers.append(server)
-
-    def tick(self, now_s: float) -> None:
-        for connection in list(self.settings.connections):
-            connection.tick(now_s)
-        self.settings.pools.tick(now_s)
-        if self.access_log is not None:
-            self.access_log.flush()
-
-    async def drain(self) -> None:
-        """Take no new connection and no new request; return when those under way have ended, or ``drain_s`` is over."""
-        self.settings.draining = True
-        for server in self.servers:
-            server.close()
-        until_s = monotonic() + self.drain_s
-        for connection in list(self.settings.connections):
-            connection.drain()
-        while self.settings.connections and monotonic() < until_s:
-            await asyncio.sleep(0.05)
-
-    def stop(self) -> None:
-        for server in self.servers:
-            server.close()
-        for connection in list(self.settings.connections):
-            connection.transport.abort()
-        self.settings.pools.close()
-        if self.settings.overlap is not None:
-            self.settings.overlap.close()
-        if self.access_log is not None:
-            self.access_log.close()
-
-
-def build_front(config: Config, desk: Desk, recorder: Recorder) -> FrontSide:
-    """Raises InputError."""
-    upstream_keys = read_keys(config.upstream_api_key_file, UPSTREAM_KEY_VARIABLE)
-    settings = Settings(
-        desk=desk,
-        pools=Pools(client_tls(config.upstream_ca), config.upstream_keep_alive_s),
-        recorder=recorder,
-        reader=Reader(config.session_headers, config.bytes_a_token),
-        limits=Limits(config.head_bytes, config.body_bytes, config.head_s, config.body_s, config.keep_alive_s),
-        paths=config.paths,
-        api_keys=read_keys(config.api_key_file, KEY_VARIABLE),
-        authorization=b"Bearer " + upstream_keys[0] if upstream_keys else None,
-        retries=config.retries,
-        retry_statuses=frozenset(config.retry_statuses),
-        connect_s=config.connect_s,
-        first_byte_s=config.first_byte_s,
-        idle_s=config.idle_s,
-        name_replica=config.name_replica,
-        overlap=open_overlap(config.precise) if config.precise is not None else None,
-    )
-    access_log = AccessLog(config.access_log) if config.access_log else None
-    if access_log is not None:
-        recorder.written = access_log.write
-    return FrontSide(settings, config.drain_s, server_tls(config.tls_cert, config.tls_key), access_log)
 
 
 async def serve(config: Config) -> None:
@@ -108,21 +29,28 @@ async def serve(config: Config) -> None:
     """
     control = build_control(config)
     recorder = Recorder(ready=control.ready)
-    control.counts = lambda: [snapshot(recorder)]
-    front = build_front(config, control.desk, recorder)
+    front = build_front(config, control.desk, recorder)  # with workers too: what is wrong is said here, and once
     if front.settings.overlap is not None:
         control.precise = front.settings.overlap.state
-    listener, admin_listener = listen(config.host, config.port), listen(config.admin_host, config.admin_port)
+    listeners = listen_alike(config.host, config.port, config.workers)
+    admin_listener = listen(config.admin_host, config.admin_port)
     stop = Signals()
     await control.start()
     await control.serve_admin(admin_listener)
-    await front.serve(listener)
-    log.info("serving %s, admin %s", shown(listener, front.tls), shown(admin_listener, control.admin_tls))
-    async with ticking(control, front):
+    data: FrontSide | Crew = front
+    if config.workers == 1:
+        control.counts = lambda: [snapshot(recorder)]
+        await front.serve(listeners[0])
+    else:
+        data = crew = Crew(config, control, listeners)
+        control.counts = crew.counts
+        await crew.start()
+    log.info("serving %s, admin %s", shown(listeners[0], front.tls), shown(admin_listener, control.admin_tls))
+    async with ticking(control, data):
         await stop.asked.wait()
-        log.info("draining: %d requests in flight", recorder.in_flight)
-        await first(front.drain(), stop.at_once.wait())
-    front.stop()
+        log.info("draining: %d requests in flight", control.ledger.in_flight)
+        await first(data.drain(), stop.at_once.wait())
+    await data.stop()
     await control.stop()
     log.info("stopped")
 
@@ -144,7 +72,7 @@ class Signals:
 class ticking:
     """Runs the clocks of the given parts while its block runs."""
 
-    def __init__(self, *parts: Control | FrontSide) -> None:
+    def __init__(self, *parts: Control | FrontSide | Crew) -> None:
         self._parts = parts
 
     async def __aenter__(self) -> None:

@@ -1,0 +1,374 @@
+"""Clients and replicas that misbehave: nobody else suffers, nothing is left over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from plugins.routing.tests.rig import Heard, MockReplica, answer_ok, chunked, play, post, rig
+
+from optistack_routing.fleet.roster import Health
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+async def hang(replica: MockReplica, heard: Heard, reader, writer) -> None:
+    """Answers nothing, until the router goes away."""
+    await reader.read()
+    raise ConnectionError
+
+
+async def head_then_hang(replica: MockReplica, heard: Heard, reader, writer) -> None:
+    writer.write(HEAD)
+    await hang(replica, heard, reader, writer)
+
+
+async def begin_then_hang(replica: MockReplica, heard: Heard, reader, writer) -> None:
+    writer.write(HEAD + b"5\r\nfirst\r\n")
+    await hang(replica, heard, reader, writer)
+
+
+async def reset(replica: MockReplica, heard: Heard, reader, writer) -> None:
+    writer.transport.abort()
+    raise ConnectionError
+
+
+def test_a_client_that_leaves_takes_its_request_along() -> None:
+    async def scenario(script) -> None:
+        async with rig(script) as r:
+            client = await r.connect()
+            await client.say(post())
+            if script is begin_then_hang:
+                await client.head()
+            await r.until(lambda: r.replicas[0].heard and r.load() == [1])
+            client.leave()
+            await r.until(lambda: r.load() == [0])
+            await r.until(lambda: r.replicas[0].open == 0, "for the replica's connection to end")
+            r.assert_quiet()
+            assert r.recorder.outcomes == {"client_gone": 1}
+
+    for script in (hang, head_then_hang, begin_then_hang):
+        play(scenario(script))
+
+
+def test_a_client_that_closes_its_side_is_taken_to_be_gone() -> None:
+    async def scenario() -> None:
+        async with rig(begin_then_hang) as r:
+            client = await r.connect()
+            await client.say(post())
+            await client.head()
+            client.writer.write_eof()
+            await r.until(lambda: r.replicas[0].open == 0)
+            r.assert_quiet()
+
+    play(scenario())
+
+
+def test_a_storm_of_aborts_leaves_every_counter_at_zero() -> None:
+    async def scenario() -> None:
+        async with rig(hang, head_then_hang, begin_then_hang, reset, answer_ok, retries=1) as r:
+            body = b"x" * 50_000
+
+            async def abort(n: int) -> None:
+                client = await r.connect()
+                request = post(body, session=str(n % 7))
+                if n % 3 == 0:
+                    await client.say(request[: n * 97 % len(request)])
+                else:
+                    await client.say(request)
+                    for _ in range(n % 5):
+                        await asyncio.sleep(0)
+                client.leave()
+
+            for _ in range(4):
+                await asyncio.gather(*(abort(n) for n in range(100)))
+            await r.until(lambda: not r.front.settings.connections)
+            await r.until(lambda: all(out == 0 for out in r.load()))
+            r.assert_quiet()
+            assert r.recorder.connections == 0
+
+    play(scenario())
+
+
+def test_a_replica_that_dies_before_its_first_byte_is_not_noticed() -> None:
+    async def scenario(script) -> None:
+        async with rig(script, answer_ok) as r:
+            for _ in range(6):
+                status, _, body = await r.ask()
+                assert (status, body) == (200, b"ok")
+            assert sum(r.recorder.retries.values()) >= 1
+            r.assert_quiet()
+
+    async def half_a_head(replica, heard, reader, writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nConte")
+        await writer.drain()
+        await reset(replica, heard, reader, writer)
+
+    async def only_a_head(replica, heard, reader, writer) -> None:
+        writer.write(HEAD)
+        await writer.drain()
+        await reset(replica, heard, reader, writer)
+
+    async def nonsense(replica, heard, reader, writer) -> None:
+        writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+    async def turned_away(replica, heard, reader, writer) -> None:
+        writer.write(b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy")
+
+    for script in (reset, half_a_head, only_a_head, nonsense, turned_away):
+        play(scenario(script))
+
+
+def test_an_answer_that_breaks_off_is_seen_to_break_off() -> None:
+    async def mid_chunk(replica, heard, reader, writer) -> None:
+        writer.write(HEAD + b"5\r\nfirst\r\n5\r\nsec")
+        await writer.drain()
+        await reset(replica, heard, reader, writer)
+
+    async def bad_chunk(replica, heard, reader, writer) -> None:
+        writer.write(HEAD + b"5\r\nfirst\r\n")
+        await asyncio.sleep(0.01)
+        writer.write(b"zz\r\nmore\r\n")
+
+    async def short(replica, heard, reader, writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nfirst")
+        await writer.drain()
+        writer.close()
+        raise ConnectionError
+
+    async def scenario(script) -> None:
+        async with rig(script, retries=2) as r:
+            client = await r.connect()
+            await client.say(post())
+            said = await client.rest()
+            assert b"first" in said
+            assert not said.endswith(b"0\r\n\r\n")
+            assert r.recorder.outcomes == {"broken": 1}
+            assert len(r.replicas[0].heard) == 1
+            r.assert_quiet()
+
+    for script in (mid_chunk, bad_chunk, short):
+        play(scenario(script))
+
+
+def test_more_than_the_answer_goes_no_further() -> None:
+    async def surplus(replica, heard, reader, writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
+
+    async def surplus_chunks(replica, heard, reader, writer) -> None:
+        writer.write(HEAD + chunked(b"ok") + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
+
+    async def scenario(script) -> None:
+        async with rig(script) as r:
+            client = await r.connect()
+            for _ in range(3):
+                await client.say(post())
+                _, _, body = await client.answer()
+                assert b"ok" in body and b"evil" not in body
+            r.assert_quiet()
+
+    for script in (surplus, surplus_chunks):
+        play(scenario(script))
+
+
+def test_an_idle_connection_that_the_replica_has_closed_costs_nothing() -> None:
+    async def once(replica, heard, reader, writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        await writer.drain()
+        if len(replica.heard) % 2:
+            await reader.readuntil(b"\r\n\r\n")  # takes the next request, and hangs up
+            raise ConnectionError
+
+    async def scenario() -> None:
+        async with rig(once) as r:
+            for _ in range(6):
+                assert (await r.ask(b""))[0] == 200
+            assert not r.recorder.retries
+            r.assert_quiet()
+
+    play(scenario())
+
+
+def test_a_slow_reader_holds_the_replica_back_and_not_the_memory() -> None:
+    sent = 0
+
+    async def flood(replica, heard, reader, writer) -> None:
+        nonlocal sent
+        if heard.body != b"flood":
+            await answer_ok(replica, heard, reader, writer)
+            return
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 300000000\r\n\r\n")
+        block = b"x" * 50_000
+        for _ in range(6000):
+            writer.write(block)
+            await writer.drain()
+            sent += len(block)
+
+    async def scenario() -> None:
+        async with rig(flood, flood, idle_s=1000) as r:
+            client = await r.connect()
+            client.writer.transport.pause_reading()
+            await client.say(post(b"flood"))
+            last, still = -1, 0
+
+            def stalled() -> bool:
+                nonlocal last, still
+                still = still + 1 if sent == last else 0
+                last = sent
+                return still > 100 and sent > 0
+
+            await r.until(stalled)
+            (front,) = r.front.settings.connections
+            assert front.transport.get_write_buffer_size() < 1_000_000
+            assert sent < 100_000_000  # kernel buffers
+            assert (await r.ask())[0] == 200  # the other replica, and the loop, are free
+            client.leave()
+            await r.until(lambda: sum(r.load()) == 0)
+            r.assert_quiet()
+
+    play(scenario())
+
+
+def test_a_client_that_reads_nothing_is_cut_off() -> None:
+    async def flood(replica, heard, reader, writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 900000000\r\n\r\n")
+        while True:
+            writer.write(b"x" * 1_000_000)
+            await writer.drain()
+
+    async def scenario() -> None:
+        async with rig(flood, idle_s=0.2) as r:
+            client = await r.connect()
+            client.writer.transport.pause_reading()
+            await client.say(post())
+            await r.until(lambda: r.recorder.outcomes)
+            assert r.recorder.outcomes == {"client_gone": 1}
+            r.assert_quiet()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("session", ["", "s"])
+def test_a_replica_that_does_not_answer_in_time_is_left(session: str) -> None:
+    async def scenario() -> None:
+        async with rig(hang, answer_ok, first_byte_s=0.05) as r:
+            answers = [asyncio.ensure_future(r.ask(session=session)) for _ in range(3)]
+            await r.until(lambda: all(answer.done() for answer in answers))
+            assert all(answer.result()[0] == 200 for answer in answers)
+            assert r.recorder.retries["timed_out"] >= 1
+            r.assert_quiet()
+
+    play(scenario())
+
+
+def test_a_stream_that_stalls_is_cut_off() -> None:
+    async def scenario() -> None:
+        async with rig(begin_then_hang, idle_s=0.05) as r:
+            client = await r.connect()
+            await client.say(post())
+            await client.head()
+            await r.until(lambda: r.recorder.outcomes)
+            assert r.recorder.outcomes == {"timed_out": 1}
+            r.assert_quiet()
+
+    play(scenario())
+
+
+def test_without_any_other_replica_its_refusal_is_passed_on_as_it_is() -> None:
+    async def turned_away(replica, heard, reader, writer) -> None:
+        writer.write(b"HTTP/1.1 503 Engine Busy\r\nX-Why: full\r\nContent-Length: 4\r\n\r\nbusy")
+
+    async def scenario() -> None:
+        async with rig(turned_away, turned_away, retries=5) as r:
+            status, head, body = await r.ask()
+            assert (status, body) == (503, b"busy")
+            assert head == b"HTTP/1.1 503 Engine Busy\r\nX-Why: full\r\nContent-Length: 4\r\n\r\n"
+            assert sorted(len(replica.heard) for replica in r.replicas) == [1, 1]
+            r.assert_quiet()
+
+    play(scenario())
+
+
+def test_dripping_headers_and_bodies_are_ended() -> None:
+    async def scenario() -> None:
+        async with rig(answer_ok, head_s=0.05, body_s=0.05) as r:
+            for request in (b"POST /v1/x HTTP/1.1\r\nX-Slow: ", post(b"x" * 100)[:-50]):
+                client = await r.connect()
+                answer = asyncio.ensure_future(client.rest())
+                for byte in request:
+                    await client.say(bytes([byte]))
+                await r.until(answer.done)
+                assert answer.result().startswith(b"HTTP/1.1 408 ")
+            assert r.replicas[0].heard == []
+            r.assert_quiet()
+
+    play(scenario())
+
+
+def test_idle_clients_are_closed_without_a_word() -> None:
+    async def scenario() -> None:
+        async with rig(answer_ok, keep_alive_s=0.05) as r:
+            client = await r.connect()
+            rest = asyncio.ensure_future(client.rest())
+            await r.until(rest.done)
+            assert rest.result() == b""
+
+    play(scenario())
+
+
+def test_limits_of_size() -> None:
+    async def scenario() -> None:
+        async with rig(answer_ok, body_bytes=10_000, head_bytes=2_000) as r:
+            for status, request in {
+                413: post(b"x" * 10_001),
+                431: post(extra=f"X-Big: {'x' * 3000}\r\n"),
+            }.items():
+                client = await r.connect()
+                await client.say(request)
+                assert (await client.rest()).startswith(b"HTTP/1.1 %d " % status)
+            client = await r.connect()
+            await client.say(b"POST /v1/x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+            await client.say(chunked(*[b"x" * 999] * 11))
+            assert (await client.rest()).startswith(b"HTTP/1.1 413 ")
+            client = await r.connect()
+            await client.say(b"POST /v1/x HTTP/1.1\r\nHost: h\r\n" + b"a: b\r\n" * 250 + b"\r\n")
+            assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
+            assert (await r.ask(b"x" * 10_000))[0] == 200
+            assert len(r.replicas[0].heard) == 1
+            r.assert_quiet()
+
+    play(scenario())
+
+
+def test_errors_are_in_the_form_that_clients_read() -> None:
+    async def scenario() -> None:
+        async with rig(reset, retries=0) as r:
+            status, _, body = await r.ask()
+            assert status == 502
+            error = json.loads(body)["error"]
+            assert error["code"] == 502 and error["message"].endswith(".")
+
+    play(scenario())
+
+
+def test_a_dead_replica_is_forgotten_and_comes_back_as_a_new_one() -> None:
+    async def scenario() -> None:
+        async with rig(begin_then_hang, answer_ok, health_every_s=0.02) as r:
+            first = await r.connect()
+            await first.say(post())  # at most one of the two
+            dead = r.replicas[0]
+            before = r.control.ledger.fleet.get(dead.url)
+            await dead.die()
+            await r.until(lambda: r.control.roster.members[dead.url].health is Health.DOWN)
+            assert r.control.ledger.fleet.get(dead.url) is None
+            for _ in range(5):
+                assert (await r.ask())[0] == 200
+            await dead.start()
+            await r.ready()
+            assert r.control.ledger.fleet.get(dead.url) is not before
+            first.leave()
+            await r.until(lambda: sum(r.load()) == 0)
+            r.assert_quiet()
+
+    play(scenario())
