@@ -18,6 +18,7 @@ from optistack_routing.kv_index.events import Stored
 from optistack_routing.kv_index.index import BlockIndex, chain
 from optistack_routing.kv_index.overlap import PreciseOverlap
 from optistack_routing.kv_index.session_tokens import SessionTokens
+from optistack_routing.router.precise import SWITCH_S
 
 BODY_BYTES = 400_000
 REPLICAS = 100
@@ -53,6 +54,7 @@ def timed(work: Any) -> tuple[Any, float]:
 
 
 def main(checkpoint: Path) -> None:
+    sys.setswitchinterval(SWITCH_S)
     messages = session()
     overlap = PreciseOverlap(checkpoint, PAGE_TOKENS)
     _, first_ms = timed(lambda: overlap.predict(body(messages), "s"))
@@ -89,6 +91,7 @@ def main(checkpoint: Path) -> None:
 
 async def lag(overlap: PreciseOverlap | None, messages: list[dict[str, Any]]) -> tuple[float, float]:
     """How late a callback of the event loop is, in ms, while predictions run one after the other."""
+    bodies = [body([*messages, {"role": "user", "content": str(number)}]) for number in range(50)]
     late: list[float] = []
     done = asyncio.Event()
 
@@ -99,11 +102,11 @@ async def lag(overlap: PreciseOverlap | None, messages: list[dict[str, Any]]) ->
             late.append((time.perf_counter() - start - 0.001) * 1e3)
 
     ticking = asyncio.create_task(tick())
-    for number in range(20):
+    for raw in bodies:
         if overlap is None:
             await asyncio.sleep(0.01)
         else:
-            await overlap.of(body([*messages, {"role": "user", "content": str(number)}]), "s")
+            await overlap.of(raw, "s")
     done.set()
     await ticking
     late.sort()
