@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,27 @@ from optistack_routing.policy.base import Policy
 from optistack_routing.policy.kv_aware import KvAware
 from optistack_routing.policy.parameters import Parameters
 from optistack_routing.simulate.engine import EngineModel
-from optistack_routing.simulate.peers import PEERS
+from optistack_routing.simulate.peers import PEERS, Peer
 from optistack_routing.simulate.plot import new_figure, save
 from optistack_routing.simulate.run import Scenario, run
-from optistack_routing.simulate.traces import read_trace
+from optistack_routing.simulate.traces import THINK_LIMIT_S, read_trace
 from optistack_routing.simulate.workload import Workload
 
 LIMIT = 0.5
 """Variance over mean to stay below."""
 
 OURS = "kv-aware"
+
+MODEL = {
+    "kv_tokens": float(EngineModel().kv_tokens),
+    "prefill_rate": EngineModel().prefill_tokens_per_s,
+    "think_limit": THINK_LIMIT_S,
+}
+"""What is assumed of an engine and of pauses, and the default."""
+
+
+Setting = tuple[int, float, tuple[float, ...]]
+"""Replicas, share of wide sessions, and the values of MODEL."""
 
 
 def policies() -> dict[str, Callable[[int], Policy]]:
@@ -51,12 +63,17 @@ def policies() -> dict[str, Callable[[int], Policy]]:
     made["kv-aware, thick sessions stay"] = ours(split_requests=1000)
     made["kv-aware, split from 3"] = ours(split_requests=3)
     made["kv-aware, no re-homing"] = ours(rehomes_per_s=0.0)
-    made |= {name: (lambda _, make=peer.make: make()) for name, peer in PEERS.items()}
+    for name, peer in PEERS.items():
+        made[name] = partial(_peer, peer)
     return made
 
 
+def _peer(peer: Peer, kv_tokens: int) -> Policy:
+    return peer.make()
+
+
 def measure(arguments: argparse.Namespace) -> None:
-    trace = read_trace(arguments.trace)
+    trace = read_trace(arguments.trace, think_limit_s=arguments.think_limit)
     known = policies()
     names = [name for name in known if not arguments.policies or name in arguments.policies]
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -65,18 +82,18 @@ def measure(arguments: argparse.Namespace) -> None:
         for replicas in arguments.replicas:
             for wide in arguments.wide:
                 for name in names:
-                    key = (name, replicas, wide, arguments.kv_tokens, seed)
+                    key = (name, replicas, wide, *model_of(vars(arguments)), seed)
                     if key in {key_of(row) for row in rows_of(path)}:
                         continue
                     scenario = Scenario(
                         replicas=replicas,
                         turns=replicas * arguments.turns,
-                        engine=EngineModel(kv_tokens=arguments.kv_tokens),
+                        engine=EngineModel(arguments.prefill_rate, kv_tokens=arguments.kv_tokens),
                     )
                     before = time.process_time()
                     workload = Workload(trace.scripts, wide_share=wide)
                     result = run(known[name](arguments.kv_tokens), workload, scenario, name=name, seed=seed)
-                    row = {"wide": wide, "kv_tokens": arguments.kv_tokens, **result.as_dict()}
+                    row = {"wide": wide, **dict(zip(MODEL, model_of(vars(arguments)), strict=True)), **result.as_dict()}
                     row["cpu_s"] = time.process_time() - before
                     with path.open("a") as file:
                         file.write(json.dumps(row) + "\n")
@@ -92,17 +109,22 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def key_of(row: dict[str, Any]) -> tuple[str, int, float, int, int]:
-    return row["policy"], row["replicas"], row["wide"], row["kv_tokens"], row["seed"]
+def model_of(row: dict[str, Any]) -> tuple[float, ...]:
+    """KV pool in tokens, prefill in tokens a second, the longest pause in seconds."""
+    return tuple(float(row.get(name, default)) for name, default in MODEL.items())
+
+
+def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    return (row["policy"], row["replicas"], row["wide"], *model_of(row), row["seed"])
 
 
 def draw(arguments: argparse.Namespace) -> None:
-    groups: dict[tuple[int, float, int], dict[str, list[dict[str, Any]]]] = {}
+    groups: dict[Setting, dict[str, list[dict[str, Any]]]] = {}
     for row in {key_of(row): row for row in rows_of(arguments.out / "runs.jsonl")}.values():
-        group = groups.setdefault((row["replicas"], row["wide"], row["kv_tokens"]), {})
+        group = groups.setdefault((row["replicas"], row["wide"], model_of(row)), {})
         group.setdefault(row["policy"], []).append(row)
     (arguments.out / "frontier.md").write_text("\n".join(table(key, group) for key, group in sorted(groups.items())))
-    main = [(key, group) for key, group in sorted(groups.items()) if key[2] == EngineModel().kv_tokens]
+    main = [(key, group) for key, group in sorted(groups.items()) if key[2] == tuple(MODEL.values())]
     figure = new_figure(13.0, 4.5 * ((len(main) + 1) // 2))
     for index, (key, group) in enumerate(main, start=1):
         axes = figure.add_subplot((len(main) + 1) // 2, 2, index)
@@ -124,16 +146,19 @@ def draw(arguments: argparse.Namespace) -> None:
     save(figure, arguments.out / "frontier.png")
 
 
-def title(key: tuple[int, float, int]) -> str:
-    replicas, wide, kv_tokens = key
+def title(key: Setting) -> str:
+    replicas, wide, (kv_tokens, prefill_rate, think_s) = key
     kind = f"{wide:.0%} of sessions eight wide" if wide else "every session one request at a time"
-    return f"{replicas} replicas, {kind}, KV pool {kv_tokens / 1e6:.1f}M tokens"
+    model = (
+        f"KV pool {kv_tokens / 1e6:.1f}M tokens, prefill {prefill_rate / 1e3:.0f}k tokens/s, pauses to {think_s:.0f} s"
+    )
+    return f"{replicas} replicas, {kind}\n{model}"
 
 
-def table(key: tuple[int, float, int], group: dict[str, list[dict[str, Any]]]) -> str:
+def table(key: Setting, group: dict[str, list[dict[str, Any]]]) -> str:
     """Means over the seeds, with the spread; those below the limit first, by what they compute again."""
     lines = [
-        f"### {title(key)}",
+        "### " + title(key).replace("\n", "; "),
         "",
         "| policy | var/mean | computed again a turn | p99 TTFT s | p50 s | hit rate | moved | in flight | seeds |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -155,7 +180,7 @@ def table(key: tuple[int, float, int], group: dict[str, list[dict[str, Any]]]) -
 
 
 def mean(rows: list[dict[str, Any]], key: str) -> float:
-    return statistics.mean(row[key] for row in rows)
+    return float(statistics.mean(row[key] for row in rows))
 
 
 def spread(rows: list[dict[str, Any]], key: str, form: str) -> str:
@@ -176,6 +201,8 @@ def main() -> None:
     measuring.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     measuring.add_argument("--turns", type=int, default=200, help="measured turns a replica")
     measuring.add_argument("--kv-tokens", type=int, default=EngineModel().kv_tokens)
+    measuring.add_argument("--prefill-rate", type=float, default=EngineModel().prefill_tokens_per_s)
+    measuring.add_argument("--think-limit", type=float, default=THINK_LIMIT_S)
     measuring.add_argument("--policies", nargs="*", help="all of them unless given")
     measuring.set_defaults(act=measure)
     drawing = commands.add_parser("draw")

@@ -216,3 +216,31 @@ def test_a_full_kv_pool_counts_as_load() -> None:
     ledger = fleet_of(2)
     ledger.fleet.replicas["r0"].kv_utilisation = 0.99
     assert [place(ledger, f"s{number}").choice.replica for number in range(3)] == ["r1"] * 3
+
+
+def test_sessions_finished_while_running_do_not_fill_the_pool() -> None:
+    ledger = fleet_of(1, replace(PLAIN, kv_tokens=250_000))
+    for number in range(20):
+        lease = place(ledger, f"s{number}")
+        assert ledger.policy.finish_session(f"s{number}")
+        lease.end(1.0, served=True)
+    turn(ledger, "next")
+    turn(ledger, "after")
+    assert place(ledger, "next").choice.predicted_cached_tokens == 100_000
+
+
+def test_a_replica_that_comes_back_starts_with_no_residents() -> None:
+    ledger = fleet_of(2)
+    for number in range(10):
+        turn(ledger, f"s{number}")
+    ledger.leave("r0", 1.0)
+    ledger.join("r0", 1.0)
+    for number in range(10):
+        turn(ledger, f"s{number}")
+    homes = Counter(turn(ledger, f"n{number}").choice.replica for number in range(20))
+    assert homes["r0"] > 0 < homes["r1"]
+    for number in range(10):
+        ledger.policy.finish_session(f"s{number}")
+    for number in range(20):
+        ledger.policy.finish_session(f"n{number}")
+    assert {turn(ledger, "a").choice.replica, turn(ledger, "b").choice.replica} == {"r0", "r1"}

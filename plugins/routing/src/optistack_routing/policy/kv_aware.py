@@ -9,14 +9,11 @@ even out the load, and long prompts stay.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass, field
-
 from optistack_routing.policy.base import Choice, Fleet, Reason, Replica, Request, Usage
 from optistack_routing.policy.hashing import first
 from optistack_routing.policy.parameters import Parameters
 from optistack_routing.policy.persistence import Persistence
-from optistack_routing.policy.shadow import Home, Shadow
+from optistack_routing.policy.sessions import Session, SessionMap
 from optistack_routing.policy.stateless import key_of, ready
 
 _LAST_RESORT = 1e6
@@ -29,31 +26,17 @@ def _pressure(kv_utilisation: float) -> float:
     return used / (1 - used)
 
 
-@dataclass(slots=True, eq=False)
-class _Session:
-    """``newest`` is where its last request went: the home that it counts as a resident of."""
-
-    homes: dict[str, Home] = field(default_factory=dict)
-    in_flight: int = 0
-    used_s: float = 0.0
-    newest: str | None = None
-
-
 class KvAware:
     """See the module; the numbers are those of :class:`Parameters`."""
 
     def __init__(self, parameters: Parameters | None = None) -> None:
         self.parameters = parameters or Parameters()
-        self._sessions: OrderedDict[str, _Session] = OrderedDict()
-        self._shadows: dict[str, Shadow] = {}
+        self._sessions = SessionMap(self.parameters)
         self._loads = Persistence(self.parameters)
-        self._residents: dict[str, int] = {}
 
     def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | None:
         key = key_of(request)
-        session = None if key is None else self._sessions.get(key)
-        if session is not None and self._is_stale(session, now_s):
-            session = None
+        session = None if key is None else self._sessions.get(key, now_s)
         cached = self._cached(request, session, fleet)
         if not cached:
             candidates = ready(request, fleet)
@@ -70,7 +53,7 @@ class KvAware:
         return self._weigh(request, newest, here.in_flight if here is not None else 0, cached, fleet, now_s)
 
     @staticmethod
-    def _cached(request: Request, session: _Session | None, fleet: Fleet) -> dict[Replica, int]:
+    def _cached(request: Request, session: Session | None, fleet: Fleet) -> dict[Replica, int]:
         """Tokens of the prompt that each replica which may take it is believed to hold, where that is any."""
         tokens = request.cached_tokens
         if tokens is None:
@@ -122,9 +105,8 @@ class KvAware:
         """In requests: what the replica carries and is known for, what waits there, and what it would compute again."""
         p = self.parameters
         tokens = p.pending_weight * replica.pending_prefill_tokens + uncached_tokens
-        cost = (
-            replica.in_flight + p.session_weight * self._residents.get(replica.name, 0) + tokens / p.tokens_per_request
-        )
+        residents = self._sessions.residents.get(replica.name, 0)
+        cost = replica.in_flight + p.session_weight * residents + tokens / p.tokens_per_request
         if replica.kv_utilisation:
             cost += p.kv_weight * _pressure(replica.kv_utilisation)
         return cost
@@ -143,7 +125,7 @@ class KvAware:
         p = self.parameters
         young_s = now_s - p.slow_start_s
         per_token = p.pending_weight / p.tokens_per_request
-        per_session, residents = p.session_weight, self._residents.get
+        per_session, residents = p.session_weight, self._sessions.residents.get
         least = _LAST_RESORT * 1e3
         ties: list[Replica] = []
         for replica in replicas:
@@ -166,101 +148,24 @@ class KvAware:
     def placed(self, request: Request, choice: Choice, now_s: float) -> None:
         self._loads.changed(choice.replica, 1, now_s)
         key = key_of(request)
-        if key is None:
-            return
-        session = self._sessions.get(key)
-        if session is not None and self._is_stale(session, now_s):
-            self._reside(session, None)
-            session = None
-        if session is None:
-            session = self._sessions[key] = _Session()
-        self._sessions.move_to_end(key)
-        session.used_s = now_s
-        session.in_flight += 1
-        home = session.homes.pop(choice.replica, None) or Home()
-        session.homes[choice.replica] = home
-        home.in_flight += 1
-        if session.newest != choice.replica:
-            self._reside(session, choice.replica)
-        self._hold(choice.replica, home, request.prompt_tokens)
-        if len(session.homes) > self.parameters.max_homes:
-            self._forget_a_home(session, choice.replica)
-        if len(self._sessions) > self.parameters.max_sessions:
-            self._reside(self._sessions.popitem(last=False)[1], None)
-
-    def _reside(self, session: _Session, replica: str | None) -> None:
-        """The session's newest prefix is on ``replica`` from now on, or nowhere."""
-        if session.newest is not None and session.newest in self._residents:
-            self._residents[session.newest] -= 1
-        session.newest = replica
-        if replica is not None:
-            self._residents[replica] = self._residents.get(replica, 0) + 1
-
-    def _hold(self, replica: str, home: Home, tokens: int) -> None:
-        if self.parameters.kv_tokens is None:
-            home.tokens = tokens
-            return
-        shadow = self._shadows.get(replica)
-        if shadow is None:
-            shadow = self._shadows[replica] = Shadow(self.parameters.kv_tokens)
-        shadow.use(home, tokens)
-
-    @staticmethod
-    def _forget_a_home(session: _Session, keep: str) -> None:
-        """The one with the least of it goes; of equals, the one unused for longest."""
-        idle = [name for name, home in session.homes.items() if name != keep and not home.in_flight]
-        if idle:
-            del session.homes[min(idle, key=lambda name: session.homes[name].tokens)]
+        if key is not None:
+            self._sessions.placed(key, choice.replica, request.prompt_tokens, now_s)
 
     def ended(self, request: Request, choice: Choice, now_s: float, *, served: bool, usage: Usage | None) -> None:
         self._loads.changed(choice.replica, -1, now_s)
         key = key_of(request)
-        session = None if key is None else self._sessions.get(key)
-        if session is None:
-            return
-        session.in_flight = max(0, session.in_flight - 1)
-        session.used_s = now_s
-        home = session.homes.get(choice.replica)
-        if home is None:
-            return
-        home.in_flight = max(0, home.in_flight - 1)
-        if not served and not home.in_flight:
-            # Nobody knows how far its prefill came: believe in what was there before.
-            home.tokens = min(home.tokens, choice.predicted_cached_tokens)
-            if not home.tokens:
-                del session.homes[choice.replica]
+        if key is not None:
+            self._sessions.ended(key, choice.replica, choice.predicted_cached_tokens, now_s, served=served)
 
     def left(self, replica: str, now_s: float) -> None:
-        self._shadows.pop(replica, None)
         self._loads.left(replica)
-        self._residents.pop(replica, None)
-        for session in self._sessions.values():
-            session.homes.pop(replica, None)
+        self._sessions.left(replica)
 
     def finish_session(self, session: str) -> bool:
-        known = self._sessions.pop(session, None)
-        if known is not None:
-            self._reside(known, None)
-        return known is not None
-
-    def _is_stale(self, session: _Session, now_s: float) -> bool:
-        return not session.in_flight and now_s - session.used_s > self.parameters.session_idle_s
+        return self._sessions.forget(session)
 
     def expire(self, now_s: float) -> None:
-        # The map is in the order of the last request, so that the idle ones are at its head.
-        while self._sessions:
-            key, session = next(iter(self._sessions.items()))
-            if session.in_flight and now_s - session.used_s > self.parameters.session_idle_s:
-                session.used_s = now_s
-                self._sessions.move_to_end(key)
-            if not self._is_stale(session, now_s):
-                return
-            del self._sessions[key]
-            self._reside(session, None)
+        self._sessions.expire(now_s)
 
     def sessions(self) -> dict[int, int]:
-        counts: dict[int, int] = {}
-        for session in self._sessions.values():
-            homes = len(session.homes)
-            counts[homes] = counts.get(homes, 0) + 1
-        return counts
+        return self._sessions.by_homes()

@@ -18,7 +18,7 @@ class Parameters:
     ``tokens_per_request``     prompt tokens worth computing again to take one request off the difference; it widens
                                both margins for long prompts
     ``pending_weight``         how much a token of prefill that waits on a replica counts, against one to compute again
-    ``session_weight``         requests that a session counts as where its newest prefix is, while none of it is running
+    ``session_weight``         requests that a session counts as where its newest prefix is, besides those in flight
     ``split_requests``         requests of one session on one replica from which on it is split: those that come after
                                share the cost of a copy of their prefix
     ``cold_prefill_tokens``    prefill that may wait on a replica before it is given no more prompts that are cold there

@@ -13,6 +13,7 @@ from optistack_routing.policy.base import Choice, Fleet, Policy, Reason, Replica
 from optistack_routing.policy.hashing import digest, first
 from optistack_routing.policy.least_loaded import LeastLoaded
 from optistack_routing.policy.stateless import Affinity, Stateless, ready
+from optistack_routing.simulate.peers_prefix import BestMatch, PrefillAndDecode
 
 
 class Sticky(Stateless):
@@ -175,10 +176,14 @@ PEERS = {
     "sticky-least-running": Peer(lambda: Sticky("requests"), "sglang-router manual, min_load"),
     "cap-2": Peer(CapTwo, "SMG --routing-key-override"),
     "hrw-bounded-1.25": Peer(lambda: Affinity(1.25), "HRW with bounded load, as HAProxy's hash-balance-factor"),
+    "prefill-and-decode": Peer(PrefillAndDecode, "dynamo's cost, without KV events"),
+    "best-match": Peer(BestMatch, "aibrix prefix-cache"),
     "least-running": Peer(LeastLoaded, "least outstanding requests"),
     "repin+2": Peer(lambda: Homes(1, 2, lighter=False), "pin that moves above the mean + 2"),
     "repin+3": Peer(lambda: Homes(1, 3, lighter=False), "pin that moves above the mean + 3"),
     "last-home+2": Peer(lambda: Homes(2, 2, lighter=False), "two homes, the last first, above the mean + 2"),
     "last-home+3": Peer(lambda: Homes(2, 3, lighter=False), "two homes, the last first, above the mean + 3"),
+    "last-home+1": Peer(lambda: Homes(2, 1, lighter=False), "two homes, the last first, above the mean + 1"),
+    "lighter-home+1": Peer(lambda: Homes(2, 1, lighter=True), "two homes, the lighter, above the mean + 1"),
     "lighter-home+2": Peer(lambda: Homes(2, 2, lighter=True), "two homes, the lighter, above the mean + 2"),
 }
