@@ -2,9 +2,9 @@
 
     python benchmarks/router/compare.py --haproxy HAPROXY --vllm-router VLLM_ROUTER --smg SMG [--rounds 5] [--out FILE]
 
-Each of the three is a program's path; one that is not given is left out. CPU time is the kernel's, of every thread of the
-router's processes (/proc/PID/task/*/schedstat), so that a busy machine does not count into it. Rounds go through all the
-routers in turn; figures are medians of the rounds.
+Each of the three is a program's path; one that is not given is left out. CPU time is the kernel's, of every thread of
+the router's processes (/proc/PID/task/*/schedstat), so that waiting on a busy machine does not count into it. Rounds go
+through all the routers in turn; figures are medians of the rounds.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ HERE = Path(__file__).parent
 ENGINES = 4
 
 WORKLOADS: dict[str, dict[str, Any]] = {
-    "2 KB request": {"kind": "request", "concurrency": 16, "count": 8000, "body_bytes": 2000},
-    "400 KB request": {"kind": "request", "concurrency": 8, "count": 600, "body_bytes": 400_000},
+    "2 KB request": {"kind": "request", "concurrency": 16, "count": 4000, "body_bytes": 2000},
+    "400 KB request": {"kind": "request", "concurrency": 8, "count": 300, "body_bytes": 400_000},
     "SSE chunk": {"kind": "stream", "concurrency": 100, "count": 100, "chunks": 300, "rate": 60, "spread_s": 0.3},
 }
-TTFB = {"kind": "request", "concurrency": 1, "count": 1500, "body_bytes": 2000}
+TTFB = {"kind": "request", "concurrency": 1, "count": 1000, "body_bytes": 2000}
 
 
 def free_ports(count: int) -> list[int]:
@@ -140,7 +140,7 @@ def commands(arguments: argparse.Namespace, folder: Path, ports: list[int]) -> I
             port, metrics = free_ports(2)
             command = [*shlex.split(arguments.vllm_router), "--host", "127.0.0.1", "--port", str(port)]
             command += ["--policy", policy, "--worker-urls", *urls, "--prometheus-host", "127.0.0.1"]
-            command += ["--prometheus-port", str(metrics), "--log-level", "warn"]
+            command += ["--prometheus-port", str(metrics), "--log-level", "warning"]
             yield f"vllm-router {policy}", command, port
     if arguments.smg:
         port, metrics = free_ports(2)

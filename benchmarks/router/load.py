@@ -2,8 +2,9 @@
 
     python load.py JSON
 
-``JSON``: port, path, kind ("request" or "stream"), concurrency, count (requests in all), body_bytes, chunks, rate, sessions.
-Prints one line of JSON: requests, errors, chunks, wall_s, ttfb_ms (sorted), lag_ms of chunks in ten slices of the run.
+``JSON`` holds fields of :class:`Run`: port, kind ("request" or "stream"), concurrency, count (of all requests), and
+more. Prints one line of JSON: requests, errors, chunks, wall_s, ttfb_ms (sorted), and lag_ms, the chunks' time from the
+mock to here (median and 99th percentile) in ten slices of the run.
 """
 
 from __future__ import annotations
@@ -44,11 +45,8 @@ class Run:
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        tail = ',"max_tokens":%d,"temperature":%g,"stream":%s}' % (
-            self.chunks,
-            self.rate,
-            "true" if self.kind == "stream" else "false",
-        )
+        stream = "true" if self.kind == "stream" else "false"
+        tail = f',"max_tokens":{self.chunks},"temperature":{self.rate:g},"stream":{stream}}}'
         head = '{"model":"m","messages":[{"role":"user","content":"'
         text = "The quick brown fox jumps over the lazy dog. " * (self.body_bytes // 45 + 1)
         fill = max(1, self.body_bytes - len(head) - len(tail) - 3)
@@ -56,7 +54,8 @@ class Run:
         self.left = self.count
         self.heads = [
             (
-                f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nUser-Agent: load\r\nAccept: */*\r\n"
+                f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
+                "User-Agent: load\r\nAccept: */*\r\n"
                 f"{self.header}: session-{n}\r\nX-SMG-Routing-Key: session-{n}\r\nAuthorization: Bearer none\r\n"
                 f"Content-Type: application/json\r\nContent-Length: {len(self.body)}\r\n\r\n"
             ).encode()
@@ -68,6 +67,7 @@ class Client(asyncio.Protocol):
     def __init__(self, run: Run, number: int) -> None:
         self._run = run
         self._number = number
+        self._asked = False
         self._waiting = False
         self._data = b""
         self._begun = 0.0
@@ -83,7 +83,7 @@ class Client(asyncio.Protocol):
             return
         run.left -= 1
         self._number += run.concurrency
-        self._waiting = True
+        self._asked = self._waiting = True
         self._data = b""
         self._chunks = 0
         self._begun = monotonic()
@@ -120,17 +120,16 @@ class Client(asyncio.Protocol):
             self._finished()
 
     def _finished(self) -> None:
+        self._asked = False
         self._run.done += 1
         if self._run.done == self._run.count:
             self._run.over.set()
         self.next()
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._run.left > 0 or self._run.done < self._run.count:
-            if self._run.done + self._run.errors < self._run.count:
-                self._run.errors += 1
-            if self._run.errors > 100:
-                self._run.over.set()
+        if self._asked:
+            self._run.errors += 1
+            self._run.over.set()
 
 
 async def main(options: dict[str, Any]) -> None:

@@ -2,9 +2,9 @@
 
     python mock.py PORT [PORT ...]
 
-Answers what the routers ask of an engine. ``POST /v1/chat/completions`` looks for ``"stream":true``, ``max_tokens`` (chunks
-to send) and ``temperature`` (chunks a second; 0 sends them at once) in the last 300 bytes of the body. Each chunk of a
-stream carries the time at which it was written, in nanoseconds.
+Answers what the routers ask of an engine. ``POST /v1/chat/completions`` looks for ``"stream":true``, ``max_tokens``
+(chunks to send) and ``temperature`` (chunks a second; 0 sends them at once) in the last 300 bytes of the body. A
+stream's chunk carries the time at which it was written, in nanoseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _CHUNKED = re.compile(rb"\r\ntransfer-encoding:\s*chunked", re.IGNORECASE)
 _TOKENS = re.compile(rb'"max_(?:completion_)?tokens":\s*(\d+)')
 _RATE = re.compile(rb'"temperature":\s*([0-9.]+)')
 
-_USAGE = b'"usage":{"prompt_tokens":100000,"completion_tokens":1,"total_tokens":100001,"prompt_tokens_details":{"cached_tokens":98000}}'
+_USAGE = (
+    b'"usage":{"prompt_tokens":100000,"completion_tokens":1,"total_tokens":100001,'
+    b'"prompt_tokens_details":{"cached_tokens":98000}}'
+)
 _ANSWER = (
     b'{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":'
     b'{"role":"assistant","content":"ok"},"finish_reason":"stop"}],' + _USAGE + b"}"

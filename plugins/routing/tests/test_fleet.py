@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from pathlib import Path
 
 import pytest
+from plugins.routing.tests.rig import MockReplica, answer_ok, play, post, rig
 
 from optistack_routing.fleet.circuit import Breaker, Circuit
 from optistack_routing.fleet.roster import Health
 from optistack_routing.fleet.scrape import read_utilisation
-from plugins.routing.tests.rig import MockReplica, answer_ok, play, post, rig
 
 
 async def hang(replica, heard, reader, writer) -> None:
@@ -285,7 +284,7 @@ def test_replicas_from_a_watched_file(tmp_path: Path) -> None:
             r.replicas.append(extra)
             fresh = tmp_path / "fresh"
             fresh.write_text(f"127.0.0.1:{extra.port}  # a comment\n\n")
-            os.replace(fresh, file)
+            fresh.replace(file)
             await r.ready()
             file.write_text("http://h:1/not-a-replica\n")
             for _ in range(20):

@@ -93,7 +93,7 @@ def test_a_storm_of_aborts_leaves_every_counter_at_zero() -> None:
 
 def test_a_replica_that_dies_before_its_first_byte_is_not_noticed() -> None:
     async def scenario(script) -> None:
-        async with rig(script, answer_ok) as r:
+        async with rig(script, answer_ok, policy="round-robin") as r:
             for _ in range(6):
                 status, _, body = await r.ask()
                 assert (status, body) == (200, b"ok")
@@ -252,7 +252,7 @@ def test_a_client_that_reads_nothing_is_cut_off() -> None:
 @pytest.mark.parametrize("session", ["", "s"])
 def test_a_replica_that_does_not_answer_in_time_is_left(session: str) -> None:
     async def scenario() -> None:
-        async with rig(hang, answer_ok, first_byte_s=0.05) as r:
+        async with rig(hang, answer_ok, first_byte_s=0.05, policy="round-robin") as r:
             answers = [asyncio.ensure_future(r.ask(session=session)) for _ in range(3)]
             await r.until(lambda: all(answer.done() for answer in answers))
             assert all(answer.result()[0] == 200 for answer in answers)

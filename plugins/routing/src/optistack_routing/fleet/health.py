@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from dataclasses import dataclass, field
 from time import monotonic
 
 from optistack_routing.fleet.roster import Health, Member, Roster
-from optistack_routing.http.client import get
+from optistack_routing.http.client import ClientTLS, get
 from optistack_routing.http.head import Refused
 
 
@@ -21,7 +20,7 @@ class Probes:
     every_s: float = 5.0
     timeout_s: float = 5.0
     failures: int = 2
-    tls: ssl.SSLContext | None = None
+    tls: ClientTLS | None = None
     authorization: bytes | None = None
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _due: dict[str, float] = field(default_factory=dict)

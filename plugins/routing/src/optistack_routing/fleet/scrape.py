@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-import ssl
 from dataclasses import dataclass
 
 from optistack_routing.fleet.roster import Health, Member, Roster
-from optistack_routing.http.client import get
+from optistack_routing.http.client import ClientTLS, get
 from optistack_routing.http.head import Refused
 
 _USED = re.compile(
@@ -25,7 +24,7 @@ class KVGauge:
     roster: Roster
     every_s: float = 5.0
     timeout_s: float = 2.0
-    tls: ssl.SSLContext | None = None
+    tls: ClientTLS | None = None
     authorization: bytes | None = None
 
     async def run(self) -> None:

@@ -12,6 +12,10 @@ MAX_TRAILER_BYTES = 8192
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
 
+_KNOWN: dict[bytes, int] = {}
+"""Size lines that were read before: chunks of a stream are of a few sizes, and a look-up is cheaper than a match."""
+MAX_KNOWN = 8192
+
 _SIZE, _DATA, _DATA_END, _TRAILERS = range(4)
 
 
@@ -84,10 +88,16 @@ class Chunked:
         return at
 
     def _size(self, line: bytes) -> int:
+        known = _KNOWN.get(line)
+        if known is not None:
+            return known
         match = _SIZE_LINE.fullmatch(line)
         if match is None:
             raise Refused(self._status, "The size of a chunk is not a hexadecimal number.")
-        return int(match[1], 16)
+        size = int(match[1], 16)
+        if len(_KNOWN) < MAX_KNOWN and len(line) <= 8:
+            _KNOWN[line] = size
+        return size
 
     def _take_line(self, data: bytes, at: int, limit: int) -> tuple[bytes | None, int]:
         """The rest of a line that ends with CRLF, or None while it has not come; and where to go on."""

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 
 from optistack_routing.fleet.address import Address
 from optistack_routing.http.chunked import Chunked
 from optistack_routing.http.head import Refused, read_response
 
+ClientTLS = Callable[[], ssl.SSLContext]
+"""Made when the first replica with https:// is met."""
+
 MAX_BYTES = 16 * 1024 * 1024
 
 
 async def get(
-    address: Address, path: str, *, tls: ssl.SSLContext | None = None, authorization: bytes | None = None
+    address: Address, path: str, *, tls: ClientTLS | None = None, authorization: bytes | None = None
 ) -> tuple[int, bytes]:
     """Status and body of ``GET path``. Raises OSError or Refused; wrap it in a timeout."""
     reader, writer = await asyncio.open_connection(
-        address.host, address.port, ssl=tls if address.tls else None, limit=256 * 1024
+        address.host, address.port, ssl=tls() if tls is not None and address.tls else None, limit=256 * 1024
     )
     try:
         key = b"Authorization: %b\r\n" % authorization if authorization else b""

@@ -11,6 +11,7 @@ from typing import cast
 
 from optistack_routing.http.chunked import Chunked
 from optistack_routing.http.head import Refused, RequestHead, read_request
+from optistack_routing.http.writing import Writer
 
 AHEAD_BYTES = 65536
 """How much of the next requests is read while one is being answered; more waits in the socket."""
@@ -68,6 +69,7 @@ class ServerConnection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self.writer: Writer = cast(Writer, None)
         self.phase = Phase.IDLE
         self.deadline_s = 0.0
         self.draining = False
@@ -97,6 +99,7 @@ class ServerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self.writer = Writer(self.transport)
         self.deadline_s = monotonic() + self.limits.idle_s
 
     def data_received(self, data: bytes) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from hmac import compare_digest
 from time import monotonic
@@ -12,13 +14,15 @@ from optistack_routing.fleet.desk import Desk, Outcome, Placement
 from optistack_routing.http.head import Refused, RequestHead, ResponseHead
 from optistack_routing.http.server import Limits, Phase, ServerConnection
 from optistack_routing.policy.base import Request, Usage
-from optistack_routing.proxy.record import Record, Recorder
+from optistack_routing.proxy.record import GAP_S, Record, Recorder
 from optistack_routing.proxy.session import Reader
 from optistack_routing.proxy.upstream import Pool, Pools, Upstream
 from optistack_routing.proxy.usage import TAIL_BYTES, read_usage
 
 if TYPE_CHECKING:
     from optistack_routing.kv_index.overlap import Overlap
+
+log = logging.getLogger("optistack.route")
 
 PATHS = (
     "/v1/",
@@ -82,7 +86,7 @@ class Front(ServerConnection):
         self._turned_away = False  # the answer says: elsewhere; all of it is held
         self._fault = NO_REPLICA
         self._begun = False  # something has reached the client
-        self._tail: tuple[bytes, bytes, bytes] = (b"", b"", b"")
+        self._first = self._last_but_one = self._last = b""  # pieces of the answer that may say its usage
         self._last_s = 0.0
         self._stuck = False
         self._answer: ResponseHead | None = None
@@ -131,7 +135,7 @@ class Front(ServerConnection):
         self._begun = False
         self._fault = NO_REPLICA
         self._turned_away = False
-        self._tail = (b"", b"", b"")
+        self._first = self._last_but_one = self._last = b""
         self._record = settings.recorder.begin(head, self.request, size_bytes)
         if settings.overlap is not None and body:
             self._predicting = asyncio.get_running_loop().create_task(self._predict(settings.overlap, body))
@@ -139,7 +143,11 @@ class Front(ServerConnection):
             self._ask()
 
     async def _predict(self, overlap: Overlap, body: list[bytes]) -> None:
-        cached = await overlap.of(b"".join(body), self.request.session)
+        try:
+            cached = await overlap.of(b"".join(body), self.request.session)
+        except Exception:  # a request without a prediction is better than none
+            log.exception("a prediction failed")
+            cached = None
         self._predicting = None
         self.request = replace(self.request, cached_tokens=cached)
         self._ask()
@@ -252,10 +260,12 @@ class Front(ServerConnection):
         record = self._record
         record.bytes_out += len(data)
         if self._begun:
-            self.settings.recorder.gaps.observe(now_s - self._last_s)
+            gaps, gap_s = self.settings.recorder.gaps, now_s - self._last_s
+            gaps.counts[bisect_left(GAP_S, gap_s)] += 1  # Histogram.observe, without its call for each chunk
+            gaps.sum += gap_s
             self._last_s = now_s
-            self._tail = (self._tail[0], self._tail[2], data)
-            self.transport.write(data)
+            self._last_but_one, self._last = self._last, data
+            self.writer.write(data)
             return
         self._held.append(data)
         if self._turned_away and record.bytes_out < MAX_REFUSAL_BYTES:
@@ -265,8 +275,8 @@ class Front(ServerConnection):
         self._begun = True
         cast(Placement, self._place).first_byte()
         self.settings.recorder.first_byte(record, now_s)
-        self._tail = (data, b"", b"")
-        self.transport.writelines(self._held)
+        self._first = data
+        self.writer.writelines(self._held)
         self._held = []
 
     def answer_ends(self) -> None:
@@ -277,12 +287,12 @@ class Front(ServerConnection):
             self._again(Outcome.TURNED_AWAY, head.status, "The replica turned the request away.")
             return
         if not self._begun:
-            self.transport.writelines(self._held)
+            self.writer.writelines(self._held)
         self._finish(Outcome.SERVED if head.status < 400 else Outcome.ERROR)
 
     def _pass_on_the_refusal(self) -> None:
         """Nobody else takes the request: the client gets what the replica answered."""
-        self.transport.writelines(self._held)
+        self.writer.writelines(self._held)
         self._finish(Outcome.TURNED_AWAY)
 
     def _finish(self, outcome: Outcome) -> None:
@@ -330,12 +340,14 @@ class Front(ServerConnection):
         usage = None
         if place is not None:
             if outcome is Outcome.SERVED:
-                usage = read_usage(b"".join([part[-TAIL_BYTES:] for part in self._tail]))
+                usage = read_usage(
+                    b"".join([part[-TAIL_BYTES:] for part in (self._first, self._last_but_one, self._last)])
+                )
             place.end(outcome or Outcome.ERROR, usage)
             self._compare(place, usage)
         self._sending = []
         self._held = []
-        self._tail = (b"", b"", b"")
+        self._first = self._last_but_one = self._last = b""
         self.settings.recorder.end(self._record, outcome, usage)
 
     def _compare(self, place: Placement, usage: Usage | None) -> None:

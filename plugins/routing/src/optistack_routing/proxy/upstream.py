@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from time import monotonic
 from typing import Protocol, cast
 
 from optistack_routing.fleet.address import Address, read_address
 from optistack_routing.http.chunked import Chunked
+from optistack_routing.http.client import ClientTLS
 from optistack_routing.http.head import Refused, ResponseHead, read_response
+from optistack_routing.http.writing import Writer
 
 MAX_HEAD_BYTES = 256 * 1024
 
@@ -33,11 +34,23 @@ class Exchange(Protocol):
 class Upstream(asyncio.Protocol):
     """One connection to a replica, idle or answering one request."""
 
-    __slots__ = ("_buffer", "_chunked", "_left", "exchange", "head", "idle_since_s", "pool", "transport", "used")
+    __slots__ = (
+        "_buffer",
+        "_chunked",
+        "_left",
+        "exchange",
+        "head",
+        "idle_since_s",
+        "pool",
+        "transport",
+        "used",
+        "writer",
+    )
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self.writer: Writer = cast(Writer, None)
         self.exchange: Exchange | None = None
         self.head: ResponseHead | None = None
         self.used = 0
@@ -48,15 +61,13 @@ class Upstream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self.writer = Writer(self.transport)
 
     def send(self, exchange: Exchange, head: bytes, body: list[bytes]) -> None:
         self.exchange = exchange
         self.head = None
         self.used += 1
-        if body:
-            self.transport.writelines([head, *body])
-        else:
-            self.transport.write(head)
+        self.writer.writelines([head, *body])
 
     def data_received(self, data: bytes) -> None:
         exchange = self.exchange
@@ -164,9 +175,9 @@ class Upstream(asyncio.Protocol):
 class Pool:
     """The idle connections of one replica, last used first, so that the surplus ages and is closed."""
 
-    def __init__(self, address: Address, tls: ssl.SSLContext | None, idle_s: float, most_idle: int = 256) -> None:
+    def __init__(self, address: Address, tls: ClientTLS, idle_s: float, most_idle: int = 256) -> None:
         self.address = address
-        self._tls = tls if address.tls else None
+        self._tls = tls() if address.tls else None
         self._idle_s = idle_s
         self._most_idle = most_idle
         self.idle: list[Upstream] = []
@@ -210,7 +221,7 @@ class Pool:
 class Pools:
     """A pool for each replica that was ever sent a request; those that have left are closed by ``keep``."""
 
-    def __init__(self, tls: ssl.SSLContext | None, idle_s: float) -> None:
+    def __init__(self, tls: ClientTLS, idle_s: float) -> None:
         self._tls = tls
         self._idle_s = idle_s
         self._pools: dict[str, Pool] = {}

@@ -9,6 +9,8 @@ from typing import Any, TextIO
 
 from optistack.errors import InputError
 
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
+
 
 class AccessLog:
     """Lines are written four times a second rather than each by itself. ``reopen`` follows a rotated file."""
@@ -21,7 +23,7 @@ class AccessLog:
         self.reopen()
 
     def write(self, line: dict[str, Any]) -> None:
-        self._lines.append(json.dumps(line, separators=(",", ":")))
+        self._lines.append(_ENCODE(line))
 
     def flush(self) -> None:
         if self._lines:

@@ -21,21 +21,15 @@ from optistack_routing.fleet.health import Probes
 from optistack_routing.fleet.roster import Roster, Source
 from optistack_routing.fleet.scrape import KVGauge
 from optistack_routing.fleet.sources import Named, ResolvedName, WatchedFile
-from optistack_routing.policy.factory import make_policy
 from optistack_routing.policy.ledger import Ledger
 from optistack_routing.router.config import ADMIN_KEY_VARIABLE, UPSTREAM_KEY_VARIABLE, Config, read_keys
 from optistack_routing.router.listen import client_tls, server_tls
-from optistack_routing.router.policy import read_parameters
+from optistack_routing.router.policy import parameters_of, policy_of
 
 
 @dataclass
 class Control:
-    """Everything that decides.
-
-    ``asked``   the settings that the state repeats, so that whoever started the router can tell that they arrived
-    ``counts``  gives each process's snapshot
-    ``precise`` gives what precise mode has counted, where it is on
-    """
+    """Everything that decides. ``counts`` gives each process's snapshot, ``precise`` the state of precise mode."""
 
     config: Config
     ledger: Ledger
@@ -47,9 +41,8 @@ class Control:
     name: ResolvedName | None
     admin_tls: ssl.SSLContext | None
     admin_keys: tuple[bytes, ...]
-    asked: dict[str, Any]
     counts: Callable[[], Iterable[dict[str, Any]]] = tuple
-    precise: Callable[[], dict[str, int] | None] = lambda: None
+    precise: Callable[[], dict[str, Any]] | None = None
     _since_s: float = field(default_factory=monotonic)
     _expire_s: float = 0.0
     _look_s: float = 0.0
@@ -99,9 +92,11 @@ class Control:
         return any(replica.accepts for replica in self.ledger.fleet)
 
     def state(self) -> dict[str, Any]:
-        waiting = len(self.desk.waiting)
-        now = state(self.roster, waiting, merged(self.counts()), self._since_s)
-        return {**self.asked, **now, "precise": self.precise()}
+        now = state(self.roster, len(self.desk.waiting), merged(self.counts()), self._since_s)
+        parameters = asdict(parameters_of(self.config.parameters))
+        precise = self.precise() if self.precise is not None else None
+        asked = {"policy": self.config.policy, "parameters": parameters, "workers": self.config.workers}
+        return {**asked, "session_headers": self.config.session_headers, "precise": precise, **now}
 
     async def stop(self) -> None:
         for server in self._servers:
@@ -128,8 +123,7 @@ class Control:
 
 def build_control(config: Config) -> Control:
     """Raises InputError."""
-    parameters = read_parameters(config.parameters)
-    ledger = Ledger(make_policy(config.policy, parameters, config.seed))
+    ledger = Ledger(policy_of(config.policy, config.parameters, config.seed))
     roster = Roster(
         ledger,
         lambda: Breaker(config.breaker_failures, config.breaker_open_s, config.breaker_longest_s),
@@ -167,12 +161,6 @@ def build_control(config: Config) -> Control:
         ResolvedName(name, Named(roster, Source.DNS, config.drain_s)) if name else None,
         server_tls(config.admin_tls_cert, config.admin_tls_key),
         admin_keys,
-        {
-            "policy": config.policy,
-            "parameters": asdict(parameters),
-            "session_headers": list(config.session_headers),
-            "workers": config.workers,
-        },
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 from dataclasses import dataclass, field
 from time import monotonic
 
+from optistack.errors import InputError
 from optistack_routing.fleet.desk import Desk
 from optistack_routing.http.server import Limits
 from optistack_routing.proxy.front import Front, Settings
@@ -18,6 +20,8 @@ from optistack_routing.router.accesslog import AccessLog
 from optistack_routing.router.config import KEY_VARIABLE, UPSTREAM_KEY_VARIABLE, Config, read_keys
 from optistack_routing.router.listen import client_tls, server_tls
 from optistack_routing.router.precise import open_overlap
+
+log = logging.getLogger("optistack.route")
 
 TICK_S = 0.25
 
@@ -43,6 +47,14 @@ class FrontSide:
         self.settings.pools.tick(now_s)
         if self.access_log is not None:
             self.access_log.flush()
+
+    def reopen(self) -> None:
+        """The access log has been renamed: begin a new one."""
+        if self.access_log is not None:
+            try:
+                self.access_log.reopen()
+            except InputError as error:
+                log.warning("the access log stays as it is: %s", error)
 
     async def drain(self) -> None:
         """Take no new connection and no new request; return when those under way have ended, or ``drain_s`` is over."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 import ssl
+from functools import cache, partial
 from pathlib import Path
 
 from optistack.errors import InputError
+from optistack_routing.http.client import ClientTLS
 
 
 def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
@@ -54,8 +56,16 @@ def server_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
     return context
 
 
-def client_tls(ca: Path | None) -> ssl.SSLContext:
+def client_tls(ca: Path | None) -> ClientTLS:
     """For replicas with https://; ``ca`` instead of the system's certificates. Raises InputError."""
+    if ca is not None:
+        _client_context(ca)
+    return partial(_client_context, ca)
+
+
+@cache
+def _client_context(ca: Path | None) -> ssl.SSLContext:
+    # Reading the system's certificates takes longer than all the rest of a start.
     try:
         context = ssl.create_default_context(cafile=str(ca) if ca else None)
     except (OSError, ssl.SSLError) as error:

@@ -5,20 +5,23 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from optistack.errors import InputError, nearest
+from optistack_routing.policy.base import Policy
+from optistack_routing.policy.factory import make_policy
 from optistack_routing.policy.parameters import Parameters
 
 
-def read_parameters(given: dict[str, Any]) -> Parameters:
-    """The policies' numbers, the defaults where nothing is given. Raises InputError."""
+def policy_of(name: str, parameters: dict[str, Any], seed: int) -> Policy:
+    """Raises InputError for a name or a parameter that is not known."""
+    return make_policy(name, parameters_of(parameters), seed)
+
+
+def parameters_of(given: dict[str, Any]) -> Parameters:
+    """``given`` over the defaults. Raises InputError with the nearest name."""
     known = [field.name for field in fields(Parameters)]
-    for name in given:
+    for name, value in given.items():
         if name not in known:
-            raise InputError(f"There is no parameter {name!r}.", fix=nearest(name, known))
-    try:
-        return TypeAdapter(Parameters).validate_python(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"parameters.{first['loc'][0]}: {first['msg']}.", fix="docs/router.md lists them.") from None
+            raise InputError(f"The policies have no parameter {name!r}.", fix=nearest(name, known))
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"Parameter {name} is {value!r}.", fix="Give a number.")
+    return Parameters(**given)

@@ -30,8 +30,6 @@ async def serve(config: Config) -> None:
     control = build_control(config)
     recorder = Recorder(ready=control.ready)
     front = build_front(config, control.desk, recorder)  # with workers too: what is wrong is said here, and once
-    if front.settings.overlap is not None:
-        control.precise = front.settings.overlap.state
     listeners = listen_alike(config.host, config.port, config.workers)
     admin_listener = listen(config.admin_host, config.admin_port)
     stop = Signals()
@@ -40,12 +38,16 @@ async def serve(config: Config) -> None:
     data: FrontSide | Crew = front
     if config.workers == 1:
         control.counts = lambda: [snapshot(recorder)]
+        if front.settings.overlap is not None:
+            control.precise = front.settings.overlap.state
         await front.serve(listeners[0])
     else:
+        await front.stop()  # each worker has its own
         data = crew = Crew(config, control, listeners)
         control.counts = crew.counts
         await crew.start()
     log.info("serving %s, admin %s", shown(listeners[0], front.tls), shown(admin_listener, control.admin_tls))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, data.reopen)
     async with ticking(control, data):
         await stop.asked.wait()
         log.info("draining: %d requests in flight", control.ledger.in_flight)

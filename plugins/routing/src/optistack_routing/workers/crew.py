@@ -58,6 +58,10 @@ class Crew:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    def reopen(self) -> None:
+        for link in self._links.values():
+            link.say({"reopen": True})
+
     async def drain(self) -> None:
         """Let every worker finish what it has, within the configuration's time, which the workers keep."""
         self._stopping = True

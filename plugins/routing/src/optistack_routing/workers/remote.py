@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,7 @@ class RemoteDesk(Wire):
     def __init__(self) -> None:
         super().__init__()
         self.ready = False
+        self.reopen: Callable[[], None] = lambda: None
         self.config: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self.told_to_stop = asyncio.Event()
         self._waiters: dict[int, Waiter] = {}
@@ -71,6 +73,8 @@ class RemoteDesk(Wire):
             self.ready = message["ready"]
         elif "config" in message:
             self.config.set_result(message["config"])
+        elif "reopen" in message:
+            self.reopen()
         elif "stop" in message:
             self.told_to_stop.set()
 

@@ -23,12 +23,13 @@ COUNTS_EVERY_TICKS = 4
 async def work(owner: socket.socket, listener: socket.socket) -> None:
     """Serve until the owner says stop, or is gone; then finish what is under way."""
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, lambda: None)
     _, desk = await loop.create_unix_connection(RemoteDesk, sock=owner)
     config = Config.model_validate(await desk.config)
     recorder = Recorder(ready=lambda: desk.ready)
     front = build_front(config, desk, recorder)
+    desk.reopen = front.reopen
     await front.serve(listener)
     ticking = loop.create_task(_tick(front, desk, recorder))
     await desk.told_to_stop.wait()
