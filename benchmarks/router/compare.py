@@ -29,11 +29,11 @@ HERE = Path(__file__).parent
 ENGINES = 4
 
 WORKLOADS: dict[str, dict[str, Any]] = {
-    "2 KB request": {"kind": "request", "concurrency": 16, "count": 4000, "body_bytes": 2000},
-    "400 KB request": {"kind": "request", "concurrency": 8, "count": 300, "body_bytes": 400_000},
-    "SSE chunk": {"kind": "stream", "concurrency": 100, "count": 100, "chunks": 300, "rate": 60, "spread_s": 0.3},
+    "2 KB request": {"kind": "request", "concurrency": 16, "count": 3000, "body_bytes": 2000},
+    "400 KB request": {"kind": "request", "concurrency": 8, "count": 200, "body_bytes": 400_000},
+    "SSE chunk": {"kind": "stream", "concurrency": 100, "count": 100, "chunks": 200, "rate": 60, "spread_s": 0.3},
 }
-TTFB = {"kind": "request", "concurrency": 1, "count": 1000, "body_bytes": 2000}
+TTFB = {"kind": "request", "concurrency": 1, "count": 600, "body_bytes": 2000}
 
 
 def free_ports(count: int) -> list[int]:
@@ -202,21 +202,18 @@ def main() -> None:
                         found[router] = figures
                     print(number, router, {key: round(value, 3) for key, value in figures.items()}, flush=True)
                 rounds.append(found)
+                write(rounds, arguments.out)  # after each, in case that the next is cut short
+
+
+def write(rounds: list[dict[str, dict[str, float]]], out: Path | None) -> None:
+    each = {router: {key: [one[router][key] for one in rounds] for key in rounds[0][router]} for router in rounds[0]}
     medians = {
-        router: {key: statistics.median(one[router][key] for one in rounds) for key in rounds[0][router]}
-        for router in rounds[0]
+        router: {key: statistics.median(values) for key, values in figures.items()} for router, figures in each.items()
     }
-    spread = {
-        router: {key: [min(v), max(v)] for key in rounds[0][router] if (v := [one[router][key] for one in rounds])}
-        for router in rounds[0]
-    }
-    text = json.dumps(
-        {"rounds": len(rounds), "medians": medians, "lowest_and_highest": spread, "each": rounds}, indent=1
-    )
-    if arguments.out:
-        arguments.out.write_text(text + "\n")
     for router, figures in medians.items():
-        print(router, {key: round(value, 3) for key, value in figures.items()})
+        print(router, {key: round(value, 3) for key, value in figures.items()}, flush=True)
+    if out is not None:
+        out.write_text(json.dumps({"rounds": len(rounds), "medians": medians, "each": each}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

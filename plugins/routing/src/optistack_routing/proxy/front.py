@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from hmac import compare_digest
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
-from optistack_routing.fleet.desk import Desk, Outcome, Placement
+from optistack_routing.fleet.desk import Outcome, Placement
 from optistack_routing.http.head import Refused, RequestHead, ResponseHead
-from optistack_routing.http.server import Limits, Phase, ServerConnection
+from optistack_routing.http.server import Phase, ServerConnection
 from optistack_routing.policy.base import Request, Usage
-from optistack_routing.proxy.record import GAP_S, Record, Recorder
-from optistack_routing.proxy.session import Reader
-from optistack_routing.proxy.upstream import Pool, Pools, Upstream
+from optistack_routing.proxy.record import GAP_S, Record
+from optistack_routing.proxy.settings import Settings
+from optistack_routing.proxy.upstream import Pool, Upstream
 from optistack_routing.proxy.usage import TAIL_BYTES, read_usage
 
 if TYPE_CHECKING:
@@ -24,46 +24,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("optistack.route")
 
-PATHS = (
-    "/v1/",
-    "/generate",
-    "/tokenize",
-    "/detokenize",
-    "/health_generate",
-    "/version",
-    "/get_model_info",
-    "/model_info",
-)
-
 NO_REPLICA = (503, "No replica is ready.")
 MAX_REFUSAL_BYTES = 65536
 """An answer that sends the request elsewhere is held to its end, in case nobody else takes it; a larger one is not."""
-
-
-@dataclass
-class Settings:
-    """What every connection of the front side shares. ``retries`` is how often a request may be sent again."""
-
-    desk: Desk
-    pools: Pools
-    recorder: Recorder
-    reader: Reader = field(default_factory=Reader)
-    limits: Limits = field(default_factory=Limits)
-    paths: tuple[str, ...] = PATHS
-    api_keys: tuple[bytes, ...] = ()
-    authorization: bytes | None = None
-    retries: int = 2
-    retry_statuses: frozenset[int] = frozenset((502, 503, 504))
-    connect_s: float = 2.0
-    first_byte_s: float = 600.0
-    idle_s: float = 300.0
-    name_replica: bool = False
-    overlap: Overlap | None = None
-    connections: set[Front] = field(default_factory=set)
-    draining: bool = False
-
-    def __post_init__(self) -> None:
-        self.prefixes = tuple(path.encode() for path in self.paths)
 
 
 class Front(ServerConnection):
@@ -206,7 +169,7 @@ class Front(ServerConnection):
         try:
             async with asyncio.timeout(self.settings.connect_s):
                 connection = await pool.connect()
-        except (OSError, TimeoutError) as error:
+        except Exception as error:  # whatever it is, the request has a place to give back
             self._connecting = None
             status = 504 if isinstance(error, TimeoutError) else 502
             self._again(Outcome.UNREACHABLE, status, "The replica does not accept connections.")
@@ -278,6 +241,7 @@ class Front(ServerConnection):
         self._first = data
         self.writer.writelines(self._held)
         self._held = []
+        self._sending = []
 
     def answer_ends(self) -> None:
         self._upstream = None

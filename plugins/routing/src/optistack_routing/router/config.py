@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from optistack.errors import InputError, nearest
 from optistack_routing.fleet.address import read_address
-from optistack_routing.proxy.front import PATHS
 from optistack_routing.proxy.session import SESSION_HEADERS
+from optistack_routing.proxy.settings import PATHS
 
 KEY_VARIABLE = "OPTISTACK_ROUTE_API_KEY"
 ADMIN_KEY_VARIABLE = "OPTISTACK_ROUTE_ADMIN_KEY"
