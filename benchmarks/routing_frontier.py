@@ -61,7 +61,7 @@ def policies() -> dict[str, Callable[[int], Policy]]:
     made["kv-aware, two homes"] = ours(max_homes=2)
     made["kv-aware, sessions do not count"] = ours(session_weight=0.0)
     made["kv-aware, thick sessions stay"] = ours(split_requests=1000)
-    made["kv-aware, split from 3"] = ours(split_requests=3)
+    made["kv-aware, split from 2"] = ours(split_requests=2)
     made["kv-aware, no re-homing"] = ours(rehomes_per_s=0.0)
     for name, peer in PEERS.items():
         made[name] = partial(_peer, peer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from optistack_routing.policy.base import Reason, Request
+from optistack_routing.policy.base import Choice, Reason, Request
 from optistack_routing.policy.factory import make_policy
 from optistack_routing.policy.ledger import Lease, Ledger
 from optistack_routing.policy.parameters import Parameters
@@ -43,6 +43,12 @@ def test_a_session_comes_back_to_its_prefix() -> None:
     again = turn(ledger, "s", 110_000)
     assert (again.choice.replica, again.choice.reason) == (home, Reason.HOME)
     assert again.choice.predicted_cached_tokens == 100_000
+
+
+def test_a_prompt_of_unknown_length_comes_back_too() -> None:
+    ledger = fleet_of(5)
+    home = turn(ledger, "s", 0).choice.replica
+    assert turn(ledger, "s", 0).choice == Choice(home, Reason.HOME)
 
 
 def test_new_sessions_are_spread_though_nothing_is_running() -> None:

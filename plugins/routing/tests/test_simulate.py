@@ -155,7 +155,7 @@ class TestTraces:
         path.write_bytes(gzip.compress(b"x" * 5000)[:-12])
         with pytest.raises(InputError, match="cannot be read"):
             read_trace(path)
-        with pytest.raises(InputError, match="cannot be read"):
+        with pytest.raises(InputError, match=r"cannot be read: No such file or directory\."):
             read_trace(tmp_path / "none.jsonl")
 
 

@@ -43,7 +43,7 @@ class Parameters:
     tokens_per_request: float = 16_000.0
     pending_weight: float = 0.25
     session_weight: float = 0.2
-    split_requests: int = 2
+    split_requests: int = 3
     cold_prefill_tokens: int = 200_000
     slow_start_s: float = 60.0
     rehome_margin: float = 3.0

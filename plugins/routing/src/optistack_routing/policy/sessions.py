@@ -47,7 +47,7 @@ class SessionMap:
         home.in_flight += 1
         if session.newest != replica:
             self._reside(session, replica)
-        self._hold(replica, home, prompt_tokens)
+        self._hold(replica, home, max(1, prompt_tokens))  # an unknown length is a prefix all the same
         if len(session.homes) > self._parameters.max_homes:
             _forget_a_home(session, replica)
         if len(self._sessions) > self._parameters.max_sessions:

@@ -39,6 +39,8 @@ class Shadow:
             self.held[home] = None
         home.tokens = tokens
         self.total_tokens += tokens
+        if not tokens:
+            del self.held[home]
         while self.total_tokens > self.kv_tokens and len(self.held) > 1:
             oldest = next(iter(self.held))
             if oldest.in_flight:  # running requests keep their blocks

@@ -45,7 +45,8 @@ def read_trace(path: Path, *, think_limit_s: float = THINK_LIMIT_S) -> Trace:
                 except _BadSessionError as error:
                     skipped.append(f"line {number}: {error}")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise InputError(f"Trace {path} cannot be read: {error}.", fix="Give a .jsonl or .jsonl.gz file.") from None
+        why = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"Trace {path} cannot be read: {why}.", fix="Give a .jsonl or .jsonl.gz file.") from None
     if not scripts:
         why = f"; {skipped[0]}" if skipped else ": it is empty"
         raise InputError(
