@@ -130,6 +130,8 @@ class SmallBackend:
             LaunchArgument(flag="--kv-dtype", value=dtype, source="small", setting="kv.dtype"),
             LaunchArgument(flag="--port", value="{port}", source="plan"),
         ]
+        for one in request.stack.arguments:
+            arguments.append(LaunchArgument(flag=one.name, value=one.value, source=one.source))
         if self.fails:
             arguments.append(LaunchArgument(flag="--fail", value=self.fails, source="small"))
         if self.dies:

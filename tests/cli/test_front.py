@@ -19,7 +19,7 @@ from optistack.apply.processes import identify
 from optistack.launch import FrontLaunch, LaunchArgument, LaunchFile
 from optistack.plan.plan import Plan
 from optistack.plugin import Domain, PluginInfo
-from optistack.settings import Routing, choose
+from optistack.settings import EngineArgument, Routing, choose
 from optistack.verify.front import RunningFront
 from optistack.verify.receipt import CheckResult, Status
 
@@ -165,6 +165,20 @@ def test_two_fronts_are_refused_by_name(optistack: Optistack, gated: Any) -> Non
     gated(gate=gate(), door=gate("door"))
     ran = optistack("plan")
     assert (ran.code, "Two plugins want to stand before the replicas: door and gate" in ran.err) == (2, True)
+
+
+def test_a_socket_whose_path_is_too_long_is_refused_before_anything_starts(optistack: Optistack, gated: Any) -> None:
+    small_gate = gate()
+
+    @hookimpl
+    def optistack_route(ctx: Any) -> Routing:
+        argument = EngineArgument(backend="small", name="--events", value=f"ipc://{{folder}}/{'x' * 100}", why="a test")
+        return Routing(front=choose(True, why="a test"), arguments=(argument,))
+
+    vars(small_gate).update(optistack_route=optistack_route)
+    gated(gate=small_gate)
+    ran = optistack("apply")
+    assert (ran.code, "XDG_STATE_HOME" in ran.err) == (2, True)
 
 
 def test_a_front_may_not_be_called_as_a_replica(optistack: Optistack, gated: Any) -> None:

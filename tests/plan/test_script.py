@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optistack.launch import Launch, LaunchArgument
+from optistack.launch import FrontLaunch, Launch, LaunchArgument, LaunchFile
 from optistack.plan.plan import Plan
 from optistack.plan.script import quote, script
 from optistack.stack import EngineSection
@@ -110,3 +111,32 @@ def test_any_word_reaches_the_engine_as_it_is(word: str) -> None:
     command = f"PORT=80; FOLDER='/f f'; printf '%s.' {quote(word)}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, check=True)
     assert done.stdout == f"{expected}.".encode()
+
+
+def test_the_front_and_its_replicas_find_each_other(
+    make_plan: MakePlan, run_script: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    plan = make_plan()
+    second = plan.launches[0].model_copy(update={"replica": 1})
+    values = {"--port": "{port}", "--admin": "{port.admin}", "--replica": "{replica.url}", "--file": "{folder}/a b"}
+    front = FrontLaunch(
+        name="router",
+        command=("-c", "import json, pathlib, sys; print(json.dumps(sys.argv[1:] + [open(sys.argv[-1]).read()]))"),
+        arguments=tuple(LaunchArgument(flag=flag, value=value, source="x") for flag, value in values.items()),
+        files=(LaunchFile(name="a b", content="$HOME `x` \\\n{replica.url}: {replica.folder}\n", source="x"),),
+        ports=("admin",),
+    )
+    text = script(plan.model_copy(update={"launches": (plan.launches[0], second), "front": front}))
+    assert run_script(text, "1")["argv"][-1] != "1"
+    assert run_script(text, "1")["argv"][run_script(text, "1")["argv"].index("--port") + 1] == "30002"
+    file, base = tmp_path / "launch.sh", tmp_path / "base"
+    file.write_text(text)
+    env = {**os.environ, "FOLDER": str(base), "FRONT_PYTHON": sys.executable}
+    done = subprocess.run(["sh", str(file), "router"], env=env, capture_output=True, text=True, check=True)
+    *words, written = json.loads(done.stdout)
+    urls = ["http://127.0.0.1:30001", "http://127.0.0.1:30002"]
+    expected = ["--port", "30000", "--admin", "30003", "--replica", urls[0], "--replica", urls[1]]
+    assert words == [*expected, "--file", f"{base}/router/a b"]
+    assert written == f"$HOME `x` \\\n{urls[0]}: {base}/replica-0\n{urls[1]}: {base}/replica-1\n"
+    with pytest.raises(subprocess.CalledProcessError):
+        run_script(text, "2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,10 @@ from optistack.plan.plan import Plan
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
 """Addresses that one listens on but does not connect to, and where a local client goes instead."""
 
+
+SOCKET_PATH_BYTES = 107
+"""sun_path of unix(7) less its end."""
+_SOCKET = re.compile(r'ipc://([^"\s,]+)')
 
 WEIGHT_FILES = frozenset((".safetensors", ".bin", ".pt", ".pth", ".gguf"))
 """What engines load weights from."""
@@ -90,13 +95,15 @@ def check_weights(plan: Plan) -> None:
 def _replica(plan: Plan, launch: Launch, python: str, port: int, engine_env: Mapping[str, str]) -> ProcessSpec:
     name = process_name(launch)
     folder = _folder(plan, name)
+    words = tuple(launch.argv(python, port=port, folder=folder))
+    _check_sockets(words)
     # Empty is unset: an engine takes six seconds longer to import when its compiled files are not kept.
     env = {"PYTHONDONTWRITEBYTECODE": "", **engine_env, **launch.env(port=port, folder=folder)}
     if launch.gpus:
         env["CUDA_VISIBLE_DEVICES"] = _visible(launch.gpus)
     return ProcessSpec(
         name=name,
-        argv=tuple(launch.argv(python, port=port, folder=folder)),
+        argv=words,
         env=env,
         files={f"{name}/{file.name}": file.content for file in launch.files},
         folders=(name,) if launch.needs_folder() else (),
@@ -127,6 +134,16 @@ def _front(plan: Plan, front: FrontLaunch, replicas: Sequence[ProcessSpec], port
         ready_url=_url(front.host, port) + front.ready_path,
         ready_timeout_s=plan.spec.serving.ready_timeout_s,
     )
+
+
+def _check_sockets(words: Sequence[str]) -> None:
+    """Raise InputError where a ZeroMQ address in ``words`` names a socket whose path the kernel does not take."""
+    for path in _SOCKET.findall(" ".join(words)):
+        if len(os.fsencode(path)) > SOCKET_PATH_BYTES:
+            raise InputError(
+                f"The path of a socket is too long for the system, {len(os.fsencode(path))} bytes: {path}",
+                fix=f"Set XDG_STATE_HOME to a shorter folder; {SOCKET_PATH_BYTES} bytes are the limit.",
+            )
 
 
 def _folder(plan: Plan, process_name: str) -> str:

@@ -6,8 +6,10 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 
-from optistack.launch import FOLDER, PORT, Launch
+from optistack.launch import FOLDER, PORT, FrontLaunch, Launch
+from optistack.plan.front import process_name
 from optistack.plan.plan import Plan
+from optistack.plan.script_front import front_lines
 
 _PLACEHOLDER = re.compile(rf"({re.escape(PORT)}|{re.escape(FOLDER)})")
 _SHELL = {PORT: '"$PORT"', FOLDER: '"$FOLDER"'}
@@ -16,13 +18,16 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@%+-]+")
 
 def script(plan: Plan, *, engine_env: Mapping[str, str] | None = None, default_port: int = 30000) -> str:
     """A script that starts one replica: ``sh launch.sh [MORE ENGINE ARGUMENTS]``; where the plan has several,
-    ``sh launch.sh [REPLICA] [MORE ENGINE ARGUMENTS]``.
+    ``sh launch.sh [REPLICA] [MORE ENGINE ARGUMENTS]``. Where something stands before them, ``sh launch.sh router`` (as
+    it is called) starts that; the replicas listen on the ports after its own.
 
     It runs the engine's Python, or its container when the stack names an image. ``engine_env`` is what the engine's
     own environment needs besides the launch's variables. PYTHON, PORT, FOLDER and CONTAINER can be set from outside.
     """
     lines = [*_head(plan, default_port), ""]
-    if len(plan.launches) == 1:
+    if plan.front is not None:
+        lines += _behind_front(plan, plan.front, engine_env or {})
+    elif len(plan.launches) == 1:
         lines += _replica(plan, plan.launches[0], engine_env or {})
     else:
         lines += ["REPLICA=${1:-0}", "[ $# -eq 0 ] || shift", "PORT=$((PORT + REPLICA))", 'case "$REPLICA" in']
@@ -48,9 +53,25 @@ def _head(plan: Plan, default_port: int) -> list[str]:
         lines.append(f"PYTHON=${{PYTHON:-{shlex.quote(plan.engine.python or 'python3')}}}")
     else:
         lines.append("CONTAINER=${CONTAINER:-docker}")
-    if any(launch.needs_folder() for launch in plan.launches):
+    if plan.front is not None:
+        lines += [f"FOLDER=${{FOLDER:-${{TMPDIR:-/tmp}}/optistack-{plan.spec.name}}}", "BASE=$FOLDER"]
+    elif any(launch.needs_folder() for launch in plan.launches):
         lines += ["FOLDER=${FOLDER:-$(mktemp -d)}", 'mkdir -p "$FOLDER"']
     return lines
+
+
+def _behind_front(plan: Plan, front: FrontLaunch, engine_env: Mapping[str, str]) -> Iterator[str]:
+    yield from ("WHAT=${1:-0}", "[ $# -eq 0 ] || shift", 'case "$WHAT" in')
+    for launch in plan.launches:
+        yield f"{launch.replica})"
+        yield f"PORT=$((PORT + {launch.replica + 1})) FOLDER=$BASE/{process_name(launch)}"
+        yield 'mkdir -p "$FOLDER"'
+        yield from _replica(plan, launch, engine_env)
+        yield ";;"
+    yield from (f"{front.name})", f"FOLDER=$BASE/{front.name}", 'mkdir -p "$FOLDER"')
+    yield from front_lines(front, [process_name(launch) for launch in plan.launches])
+    yield from (";;", "*)", f'    echo "There is no $WHAT: {front.name}, or 0 to {len(plan.launches) - 1}." >&2')
+    yield from ("    exit 2", "    ;;", "esac")
 
 
 def _replica(plan: Plan, launch: Launch, engine_env: Mapping[str, str]) -> Iterator[str]:

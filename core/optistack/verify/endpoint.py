@@ -119,7 +119,13 @@ class Endpoint:
 
         Raises CheckFailedError with the engine's own message when it answers with an error.
         """
-        body = {"model": model or self.model(), "prompt": prompt, "max_tokens": max_tokens, "temperature": 0.0, **fields}
+        body = {
+            "model": model or self.model(),
+            "prompt": prompt,
+            "max_tokens": max_tokens,
+            "temperature": 0.0,
+            **fields,
+        }
         response = self.request("POST", "/v1/completions", json=body, headers=headers)
         if response.status_code != 200:
             raise CheckFailedError(f"{self.url} answered {response.status_code} to a completion: {response.text[:300]}")

@@ -12,6 +12,7 @@ from plugins.routing.tests.rig import MockReplica, answer_ok, play, post, rig
 from optistack_routing.fleet.circuit import Breaker, Circuit
 from optistack_routing.fleet.roster import Health
 from optistack_routing.fleet.scrape import read_utilisation
+from optistack_routing.policy.parameters import Parameters
 
 
 async def hang(replica, heard, reader, writer) -> None:
@@ -151,6 +152,10 @@ def test_the_health_of_the_router_is_whether_it_can_serve() -> None:
     play(scenario())
 
 
+PROMPT = b"x" * 400_000
+"""100k tokens: so much KV is worth staying for."""
+
+
 def test_adding_a_replica_moves_no_session() -> None:
     async def echo(replica, heard, reader, writer) -> None:
         name = str(replica.port).encode()
@@ -158,7 +163,7 @@ def test_adding_a_replica_moves_no_session() -> None:
 
     async def scenario() -> None:
         async with rig(echo, echo, echo) as r:
-            homes = {str(n): (await r.ask(session=str(n)))[2] for n in range(60)}
+            homes = {str(n): (await r.ask(PROMPT, session=str(n)))[2] for n in range(60)}
             fresh = MockReplica(echo)
             await fresh.start()
             r.replicas.append(fresh)
@@ -166,7 +171,7 @@ def test_adding_a_replica_moves_no_session() -> None:
             assert (status, json.loads(body)["source"]) == (200, "admin")
             await r.ready()
             for session, home in homes.items():
-                assert (await r.ask(session=session))[2] == home
+                assert (await r.ask(PROMPT, session=session))[2] == home
             assert not fresh.heard
             await asyncio.gather(*(r.ask(session=f"new{n}") for n in range(20)))
             assert fresh.heard
@@ -225,7 +230,7 @@ def test_the_state_and_the_metrics_agree_with_what_was_done() -> None:
             state = json.loads((await r.admin("GET", "/state"))[2])
             assert state["policy"] == "kv-aware" and state["ready"] and state["in_flight"] == 0
             assert state["session_headers"][0] == "x-session-id"
-            assert state["parameters"]["max_homes"] == 3
+            assert state["parameters"]["max_homes"] == Parameters().max_homes
             assert state["counted"]["answers"] == {"200": 5}
             assert state["counted"]["refusals"] == {"400": 1}
             assert state["sessions"] == {"known": 5, "by_homes": {"1": 5}}

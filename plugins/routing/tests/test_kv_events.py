@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import msgspec
 import pytest
+from plugins.routing.tests import kv_publisher as wire
 
 from optistack_routing.kv_index.events import Cleared, Removed, Stored, decode
-
-
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("kv_publisher", Path(__file__).with_name("kv_publisher.py"))
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-wire = _load()
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang-0.5.17"])

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from plugins.routing.tests import kv_publisher as wire
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from optistack_routing.kv_index.overlap import Overlap, PreciseOverlap
 
-
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("kv_publisher", Path(__file__).with_name("kv_publisher.py"))
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-wire = _load()
 PROMPT = list(range(1, 14))
 BODY = json.dumps({"prompt": PROMPT}).encode()
 
@@ -72,7 +61,7 @@ def test_pages_that_speculation_drops_are_not_promised(tmp_path: Path, checkpoin
 def test_a_prediction_that_is_late_is_done_without(precise: PreciseOverlap, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("optistack_routing.kv_index.overlap.PATIENCE_S", 0.01)
     stuck = threading.Event()
-    monkeypatch.setattr(precise, "predict", lambda body, session: stuck.wait(10) and None)
+    monkeypatch.setattr(precise, "_predict", lambda known, body, session: stuck.wait(10) and None)
     assert asyncio.run(precise.of(BODY, None)) is None
     assert precise.counts.late == 1
     stuck.set()

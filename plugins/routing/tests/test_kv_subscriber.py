@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from plugins.routing.tests import kv_publisher as wire
 
 from optistack_routing.kv_index.index import BlockIndex
 from optistack_routing.kv_index.subscriber import Subscriber
 
-
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("kv_publisher", Path(__file__).with_name("kv_publisher.py"))
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-wire = _load()
 PROMPT = list(range(13))
 
 

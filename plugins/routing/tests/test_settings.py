@@ -9,6 +9,7 @@ import pytest
 
 from optistack.errors import InputError
 from optistack.settings import Serving
+from optistack_routing.policy.parameters import Parameters
 
 
 def routing(world: Any) -> dict[str, Any]:
@@ -21,9 +22,9 @@ def test_the_default_keeps_sessions_near_their_kv_and_spills(world: Any) -> None
         "policy": "kv-aware",
         "session_header": "x-session-id",
         "target_concurrency": 7,
-        "max_homes": 3,
-        "overload_margin": 2.0,
-        "session_idle_s": 1800.0,
+        "max_homes": Parameters().max_homes,
+        "overload_margin": Parameters().overload_margin,
+        "session_idle_s": Parameters().session_idle_s,
     }
 
 

@@ -22,6 +22,7 @@ PER_REQUEST_HEADERS = ("x-request-id", "x-correlation-id", "x-trace-id", "tracep
 OWN_OPTIONS = ("max_homes", "overload_margin", "session_idle_s", "load_bound")
 """Parameters of the policies that are options by themselves."""
 
+_DEFAULT = Parameters()
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
 
 
@@ -45,22 +46,28 @@ class Options(BaseModel):
         None, ge=1, description="Requests meant to run on one replica; the workload's concurrency when not given."
     )
     max_homes: int | None = Field(
-        None, ge=1, le=64, description="Replicas that may hold a session's KV (kv-aware); 3 when not given."
+        None,
+        ge=1,
+        le=64,
+        description=f"Replicas on which a session's KV is remembered (kv-aware); {_DEFAULT.max_homes} when not given.",
     )
     overload_margin: float | None = Field(
         None,
         ge=0,
         description="Requests that a replica may carry above another before a session leaves its KV for that one "
-        "(kv-aware); 2 when not given.",
+        f"(kv-aware); {_DEFAULT.overload_margin:g} when not given.",
     )
     session_idle_s: float | None = Field(
-        None, gt=0, description="Seconds after its last request until a session is forgotten; 1800 when not given."
+        None,
+        gt=0,
+        description="Seconds after its last request until a session is forgotten (kv-aware); "
+        f"{_DEFAULT.session_idle_s:g} when not given.",
     )
     load_bound: float | None = Field(
         None,
         ge=1,
         description="Share of the mean load from which affinity sends a session on to its next replica; .inf never "
-        "does; 1.25 when not given.",
+        f"does; {_DEFAULT.load_bound:g} when not given.",
     )
     precise: bool = Field(
         False, description="Follow what each replica's KV cache holds by the engine's KV events, not by estimate."

@@ -133,8 +133,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="routing-precise-small-pages",
         severity=Severity.DEGRADED,
-        message="With KV pages of {detail} tokens the router keeps and hashes an entry for nearly every token.",
-        fix="Use an engine setting with larger pages, such as SGLang's --page-size 64, or leave option precise out.",
+        message="KV pages are small here (tokens: {detail}), and the router keeps and hashes an entry for each.",
+        fix="Leave option precise out, or use an engine or attention backend with larger pages.",
         upstream="plugins/routing/README.md",
         fires=_small_pages,
     ),

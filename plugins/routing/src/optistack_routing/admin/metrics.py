@@ -68,6 +68,8 @@ class Exposition:
             homes.add_metric([count], sessions)
         yield homes
         yield from self._counted(now["counted"])
+        if now.get("precise") is not None:
+            yield from _precise(now["precise"])
 
     def _replicas(self, replicas: list[dict[str, Any]]) -> Iterator[Metric]:
         gauges = {
@@ -99,6 +101,26 @@ class Exposition:
             yield CounterMetricFamily(PREFIX + name, help_, value=counted["sums"].get(field, 0))
         for field, (name, help_) in _TIMES.items():
             yield _histogram(PREFIX + name, help_, counted[field], HISTOGRAMS[field])
+
+
+def _precise(counted: dict[str, int]) -> Iterator[Metric]:
+    predictions = CounterMetricFamily(
+        PREFIX + "predictions",
+        "Predictions from KV events: agreed with the engine's cached tokens within a page, said too much (over) or too "
+        "little (under); or there was none, since the prompt could not be read (unread) or not in time (late).",
+        labels=["result"],
+    )
+    for result in ("agreed", "over", "under", "unread", "late"):
+        predictions.add_metric([result], counted[result])
+    yield predictions
+    yield GaugeMetricFamily(PREFIX + "kv_blocks", "KV blocks of all replicas, as published.", value=counted["blocks"])
+    for name, help_ in (
+        ("gaps", "KV events that were missing and asked for again."),
+        ("restarts", "Streams of KV events that broke off."),
+        ("blocks_unplaced", "Published blocks that continue none that is known."),
+        ("blocks_of_other_size", "Published blocks of another size than the plan's pages."),
+    ):
+        yield CounterMetricFamily(f"{PREFIX}kv_{name}", help_, value=counted[name])
 
 
 def _histogram(name: str, help_: str, counted: dict[str, Any], bounds: tuple[float, ...]) -> Metric:

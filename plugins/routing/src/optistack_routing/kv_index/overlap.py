@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
+from zlib import crc32
 
 from optistack_routing.kv_index.index import BlockIndex
 from optistack_routing.kv_index.prompt import PromptReader
-from optistack_routing.kv_index.session_tokens import SessionTokens
+from optistack_routing.kv_index.session_tokens import MAX_BYTES, SessionTokens
 from optistack_routing.kv_index.subscriber import Subscriber
 
 log = logging.getLogger(__name__)
@@ -21,6 +22,9 @@ PATIENCE_S = 0.25
 """How long a request waits for its prediction; after that it is routed without one."""
 QUIET_S = 10.0
 """Between two lines of the log about one replica's wrong predictions."""
+LANES = 4
+"""Threads that make prompts into tokens. A session has its own, so that a long first turn delays few others; tokenizing
+itself does not hold the interpreter's lock."""
 
 
 class Overlap(Protocol):
@@ -75,12 +79,14 @@ class PreciseOverlap:
         self.subscriber = Subscriber(self.index)
         self._dropped_tokens = dropped_pages * page_tokens
         self._reader = PromptReader(checkpoint)
-        self._tokens = SessionTokens(self._reader.tokenizer, page_tokens, self._reader.marks)
-        self._worker = ThreadPoolExecutor(1, "kv-overlap")
+        self._lanes = [
+            (ThreadPoolExecutor(1, f"kv-overlap-{number}"), self._session_tokens()) for number in range(LANES)
+        ]
         self._quiet_until_s: dict[str, float] = {}
 
     async def of(self, body: bytes, session: str | None) -> dict[str, int] | None:
-        work = asyncio.get_running_loop().run_in_executor(self._worker, self.predict, body, session)
+        worker, tokens = self._lane(body, session)
+        work = asyncio.get_running_loop().run_in_executor(worker, self._predict, tokens, body, session)
         try:
             found = await asyncio.wait_for(work, PATIENCE_S)
         except TimeoutError:
@@ -93,11 +99,21 @@ class PreciseOverlap:
         return found
 
     def predict(self, body: bytes, session: str | None) -> dict[str, int] | None:
-        """As :meth:`of`, at once; for one thread at a time."""
+        """As :meth:`of`, at once; not beside it."""
+        return self._predict(self._lane(body, session)[1], body, session)
+
+    def _lane(self, body: bytes, session: str | None) -> tuple[ThreadPoolExecutor, SessionTokens]:
+        return self._lanes[crc32(session.encode() if session is not None else body[:1024]) % LANES]
+
+    def _session_tokens(self) -> SessionTokens:
+        reader, page = self._reader, self.index.page_tokens
+        return SessionTokens(reader.tokenizer, page, reader.marks, max_bytes=MAX_BYTES // LANES)
+
+    def _predict(self, known: SessionTokens, body: bytes, session: str | None) -> dict[str, int] | None:
         prompt = self._reader.read(body)
         if prompt is None:
             return None
-        tokens = self._tokens.of(prompt, session)
+        tokens = known.of(prompt, session)
         found = self.index.cached_of(tokens.keys, tokens.count)
         return {replica: max(0, cached - self._dropped_tokens) for replica, cached in found.items()}
 
@@ -140,5 +156,6 @@ class PreciseOverlap:
         }
 
     def close(self) -> None:
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        for worker, _ in self._lanes:
+            worker.shutdown(wait=False, cancel_futures=True)
         self.subscriber.close()
