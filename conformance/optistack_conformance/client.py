@@ -56,6 +56,15 @@ class Stream:
 class Client(Endpoint):
     """An ``Endpoint`` whose payloads stay raw, so that a client library cannot tidy a fault away."""
 
+    @classmethod
+    def over(cls, endpoint: Endpoint) -> Client:
+        """The same connection as a ``Client``; whoever opened ``endpoint`` closes it."""
+        if isinstance(endpoint, Client):
+            return endpoint
+        client = cls.__new__(cls)
+        client.url, client._client = endpoint.url, endpoint._client
+        return client
+
     def __enter__(self) -> Self:
         return self
 

@@ -79,6 +79,7 @@ def pytest_runtest_makereport(
         item.config.stash[RESULTS].append(result)
         # JUnit takes them from the report of the teardown, which copies them from the item.
         item.user_properties += [(figure.name, _property(figure)) for figure in result.figures]
+        item.user_properties += [("known rule", result.known)] if result.known else []
     return report
 
 
@@ -110,6 +111,7 @@ def _selection(url: str, config: pytest.Config) -> Selection:
 
 def _result(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, doubt: bool) -> CaseResult:
     from optistack.cases import ConformanceCase
+    from optistack_conformance.known import known_rule
     from optistack_conformance.outcomes import CaseResult, Outcome
     from optistack_conformance.selection import TIERS
 
@@ -123,6 +125,7 @@ def _result(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestR
         tier = tiers.get(group, 0)
         summary = (getattr(getattr(item, "function", None), "__doc__", "") or "").strip().split("\n\n")[0]
     figures: list[Figure] = item.stash.get(FIGURES, [])
+    engine = getattr(item, "funcargs", {}).get("engine")
     outcome = {"passed": Outcome.PASS, "failed": Outcome.FAIL, "skipped": Outcome.SKIPPED}[report.outcome]
     return CaseResult(
         id=name,
@@ -130,6 +133,7 @@ def _result(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestR
         summary=" ".join(summary.split()),
         outcome=Outcome.INCONCLUSIVE if doubt else outcome,
         why=_why(call) or item.stash.get(SUMMARY, ""),
+        known=known_rule(name, engine) if report.outcome == "failed" and engine is not None else "",
         figures=tuple(figures),
         duration_s=call.duration,
     )

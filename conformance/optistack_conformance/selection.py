@@ -10,6 +10,10 @@ TIERS = {0: "contract", 1: "lossless", 2: "lossy"}
 """Tier numbers and their names; a plugin's own cases say which one they belong to."""
 
 
+LONG_CONTEXT_TOKENS = 1024
+"""Needles in contexts of this length and more are judged apart."""
+
+
 class Profile(BaseModel):
     """Sample sizes. ``quick`` takes under 3 minutes, ``full`` under 15, with SmolLM2-135M on two cores.
 

@@ -12,6 +12,7 @@ from optistack.settings import Routing
 from optistack_routing.options import Options
 
 if TYPE_CHECKING:
+    from optistack.cases import ConformanceCase
     from optistack.context import PlanContext
     from optistack.plan.plan import Plan
     from optistack.verify.endpoint import Endpoint
@@ -50,3 +51,10 @@ def optistack_probe(plan: Plan, endpoint: Endpoint) -> Sequence[CheckResult]:
     from optistack_routing.probe import prefix_is_cached, promises
 
     return [*promises(plan), prefix_is_cached(plan, endpoint)]
+
+
+@hookimpl
+def optistack_conformance() -> Sequence[ConformanceCase]:
+    from optistack_routing.conformance import CASES
+
+    return CASES
