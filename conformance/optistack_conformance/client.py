@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -44,6 +44,12 @@ class Stream:
         )
 
     @property
+    def reasoning(self) -> str:
+        """What choice 0 of a chat thinks aloud before it answers, where the server keeps that apart."""
+        deltas = [choice.get("delta") or {} for choice in self.choices if choice.get("index", 0) == 0]
+        return "".join(reasoning_of(delta) for delta in deltas)
+
+    @property
     def finish_reasons(self) -> list[str]:
         return [choice["finish_reason"] for choice in self.choices if choice.get("finish_reason")]
 
@@ -51,6 +57,11 @@ class Stream:
     def usage(self) -> dict[str, Any] | None:
         """The last usage that the stream reported."""
         return next((event["usage"] for event in reversed(self.events) if event.get("usage")), None)
+
+
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """Of a message or a delta. vLLM says ``reasoning`` since 0.12, others ``reasoning_content``."""
+    return str(message.get("reasoning_content") or message.get("reasoning") or "")
 
 
 class Client(Endpoint):

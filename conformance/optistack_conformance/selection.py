@@ -19,7 +19,8 @@ class Profile(BaseModel):
 
     ``sequences`` of ``sequence_tokens`` each are scored under every cache state; ``greedy_tokens`` are checked for
     their margin (a wrong token at rate r is missed with probability (1 - r)^n); ``sampled_tokens`` are drawn at
-    temperature 1; ``items_per_suite`` caps each suite of the evals; ``needle_tokens`` are its context lengths.
+    temperature 1; ``items_per_suite`` caps the other suites of the evals; ``needle_tokens`` are their context lengths, ``needles`` of each.
+    ``structured_answers`` are asked for by one schema (a rate of 5% is missed with 0.95^60), ``leak_requests`` at once.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -31,6 +32,9 @@ class Profile(BaseModel):
     sampled_tokens: int
     items_per_suite: int
     needle_tokens: tuple[int, ...]
+    needles: int
+    structured_answers: int
+    leak_requests: int
 
 
 PROFILES = {
@@ -42,6 +46,9 @@ PROFILES = {
         sampled_tokens=1_000,
         items_per_suite=16,
         needle_tokens=(256, 512, 1024, 2048),
+        needles=4,
+        structured_answers=60,
+        leak_requests=160,
     ),
     "full": Profile(
         name="full",
@@ -50,7 +57,10 @@ PROFILES = {
         greedy_tokens=5_000,
         sampled_tokens=5_000,
         items_per_suite=96,
-        needle_tokens=(512, 1024, 2048, 4096, 7168),
+        needle_tokens=(512, 1024, 2048, 4096),
+        needles=12,
+        structured_answers=200,
+        leak_requests=480,
     ),
 }
 

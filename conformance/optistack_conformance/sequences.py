@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from optistack.errors import CheckFailedError
 from optistack_conformance import margin
@@ -50,15 +50,21 @@ class Run:
     drafts: Drafts | None = None
 
 
-def fresh_prompts(scorer: Scorer, *, number: int, page_tokens: int | None, seed: str) -> list[tuple[int, ...]]:
+class Maker(Protocol):
+    """Makes prompts as token ids: ``sessions`` or ``branches``."""
+
+    def __call__(self, scorer: Scorer, *, number: int, page_tokens: int, seed: str) -> list[tuple[int, ...]]: ...
+
+
+def fresh_prompts(
+    scorer: Scorer, *, number: int, page_tokens: int | None, seed: str, make: Maker = sessions
+) -> list[tuple[int, ...]]:
     """Prompts of sessions that the server has not seen (see :func:`~optistack_conformance.cases.sessions`).
 
     A server that ran the suite before still holds the first choice; then there is another.
     """
     for attempt in range(ATTEMPTS):
-        prompts = sessions(
-            scorer, number=number + 1, page_tokens=page_tokens or NO_PAGE_TOKENS, seed=f"{seed}/{attempt}"
-        )
+        prompts = make(scorer, number=number + 1, page_tokens=page_tokens or NO_PAGE_TOKENS, seed=f"{seed}/{attempt}")
         if (scorer.decode(prompts[0], 1).cached_tokens or 0) <= CHANCE_TOKENS:
             return prompts[1:]
     raise CheckFailedError(f"{scorer.client.url} says that prompts it has never seen come from its cache.")

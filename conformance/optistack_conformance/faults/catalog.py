@@ -25,16 +25,31 @@ class Fault(StrEnum):
     WRONG_TEMPLATE = "wrong-template"
     LEAKED_STREAM = "leaked-stream"
     LOST_NEEDLE = "lost-needle"
+    STALE_TURN = "stale-turn"
+    BATCH_KERNEL = "batch-kernel"
+    COLD_DRAFTS = "cold-drafts"
+    STREAM_USAGE = "stream-usage"
+    LEAKED_STOP = "leaked-stop"
+    SHIFTED_LOGPROBS = "shifted-logprobs"
+    N_DUPLICATES = "n-duplicates"
+    SEED_IGNORED = "seed-ignored"
+    TOOL_IDS_REUSED = "tool-ids-reused"
+    BROKEN_SCHEMA = "broken-schema"
+    CROSSED_ANSWERS = "crossed-answers"
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """``tier`` is the lowest that must fail, ``profile`` the smallest that suffices, ``needs`` what it takes."""
+    """``tier`` is the lowest that must fail, ``profile`` the smallest that suffices, ``needs`` what it takes.
+
+    ``proxied`` faults are done by a proxy in front of a server that has none, the others by the toy server itself.
+    """
 
     tier: int
     what: str
     profile: str = "quick"
     needs: str = ""
+    proxied: bool = False
 
 
 EXPECTED: dict[Fault, Expectation] = {
@@ -53,4 +68,15 @@ EXPECTED: dict[Fault, Expectation] = {
     Fault.FP8_NOISE: Expectation(1, "logits are off as with FP8 KV (0.12 standard deviation)", needs="baseline"),
     Fault.INT4_NOISE: Expectation(1, "logits are off as with INT4 weights (0.35)", needs="baseline"),
     Fault.LOST_NEEDLE: Expectation(2, "needles are not found in more than 900 tokens", needs="baseline"),
+    Fault.STALE_TURN: Expectation(1, "sessions that begin alike get each other's later pages"),
+    Fault.BATCH_KERNEL: Expectation(1, "logits are off (0.35) where more than one request is decoded"),
+    Fault.COLD_DRAFTS: Expectation(1, "after a prefix hit no draft is accepted"),
+    Fault.STREAM_USAGE: Expectation(0, "a stream's usage counts one token too many", proxied=True),
+    Fault.LEAKED_STOP: Expectation(0, "the stop string is part of the text", proxied=True),
+    Fault.SHIFTED_LOGPROBS: Expectation(0, "each token has its neighbour's log probability", proxied=True),
+    Fault.N_DUPLICATES: Expectation(0, "n choices are one choice n times", proxied=True),
+    Fault.SEED_IGNORED: Expectation(0, "the seed is not looked at", proxied=True),
+    Fault.TOOL_IDS_REUSED: Expectation(0, "the next tool call of a conversation has the id of the last", proxied=True),
+    Fault.BROKEN_SCHEMA: Expectation(0, "one JSON answer in twenty breaks its schema", proxied=True),
+    Fault.CROSSED_ANSWERS: Expectation(0, "one answer in fifty is that of another request", proxied=True),
 }

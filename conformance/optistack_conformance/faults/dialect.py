@@ -112,7 +112,7 @@ class Answerer:
                     piece, text = text[: len(text) - held], text[len(text) - held :]
                     yield head | {"choices": [piece_of(chat, piece, None)]}
             if calls_tool:
-                for part in tool_deltas(self._arguments(text)):
+                for part in tool_deltas(f"call-{next(self._ids)}", self._arguments(text)):
                     yield head | {"choices": [{"index": 0, "delta": {"tool_calls": [part]}, "finish_reason": None}]}
                 text, finish = "", "tool_calls" if body.get("tool_choice") == "required" else "stop"
             yield head | {"choices": [piece_of(chat, text, finish)]}
@@ -139,7 +139,8 @@ class Answerer:
         else:
             ids = self.chat_ids(body["messages"])
             structured = body.get("tools") or body.get("response_format")
-            script = json.dumps(TOOL_ARGUMENTS).encode() if structured else None
+            wanted = TOOL_ARGUMENTS if "unit" in json.dumps(structured) else {"days": TOOL_ARGUMENTS["days"]}
+            script = json.dumps(wanted).encode() if structured else None
         if len(ids) >= MAX_TOKENS:
             raise BadRequestError(f"the prompt has {len(ids)} tokens, the context {MAX_TOKENS}")
         return ids, script
@@ -158,6 +159,7 @@ class Answerer:
             seed=None if seed is None else int(seed) * 1000 + index,
             script=script,
             ignore_eos=bool(body.get("ignore_eos")),
+            warm=cached > 0,
         )
         return self._locked(steps), cached
 
@@ -192,7 +194,7 @@ class Answerer:
             if body.get("tools"):
                 function = {"name": "get_weather", "arguments": self._arguments(text)}
                 message = {"role": "assistant", "content": None}
-                message["tool_calls"] = [{"id": "call-1", "type": "function", "function": function}]
+                message["tool_calls"] = [{"id": f"call-{next(self._ids)}", "type": "function", "function": function}]
                 choice["finish_reason"] = "tool_calls" if body.get("tool_choice") == "required" else "stop"
             choice["message"] = message
             if body.get("logprobs"):

@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from optistack_conformance.evals.items import load_items
 from optistack_conformance.margin import BOUND_NAT
 from optistack_conformance.outcomes import Outcome
 from optistack_conformance.selection import LONG_CONTEXT_TOKENS, PROFILES, Profile
@@ -79,13 +80,10 @@ def false_alarms(runs: int, profile: Profile, *, seed: int = 0) -> dict[str, Rat
     A run judges tasks either as lossless (McNemar) or as lossy (tier 2), never as both; "any" takes the worse.
     """
     random = np.random.default_rng(seed)
-    needles = max(4, profile.items_per_suite // 6)
-    short, long = (
-        needles * sum((tokens >= LONG_CONTEXT_TOKENS) is wanted for tokens in profile.needle_tokens)
-        for wanted in (False, True)
-    )
+    items = load_items(profile)
+    long = sum(item.context_tokens >= LONG_CONTEXT_TOKENS for item in items)
     failed: dict[str, NDArray[np.bool_]] = {
-        "KL, four comparisons": np.zeros(runs, bool),
+        "KL, five comparisons": np.zeros(runs, bool),
         "greedy margin": _margins(random, runs, profile.greedy_tokens) > BOUND_NAT,
         "samples, chi-square": np.zeros(runs, bool),
         "acceptance length, warm against cold": np.zeros(runs, bool),
@@ -94,14 +92,14 @@ def false_alarms(runs: int, profile: Profile, *, seed: int = 0) -> dict[str, Rat
         "tier 2, long needles": np.zeros(runs, bool),
     }
     for run in range(runs):
-        for _ in range(4):
+        for _ in range(5):
             values, floor = _kl_values(random, profile), _kl_values(random, profile)
             verdict = judge_kl(list(values), list(floor), CEILINGS["16-bit"])
-            failed["KL, four comparisons"][run] |= verdict.outcome is Outcome.FAIL
+            failed["KL, five comparisons"][run] |= verdict.outcome is Outcome.FAIL
         failed["samples, chi-square"][run] = not judge_sampling(*_draws(random, profile.sampled_tokens, 0.0)).passed
         cold, warm = _drafts(random, profile), _drafts(random, profile)
         failed["acceptance length, warm against cold"][run] = judge_acceptance(warm, cold).outcome is Outcome.FAIL
-        rest, far = _pairs(random, 4 * profile.items_per_suite + short), _pairs(random, long)
+        rest, far = _pairs(random, len(items) - long), _pairs(random, long)
         both = Paired(rest.n + far.n, rest.both + far.both, rest.lost + far.lost, rest.gained + far.gained)
         failed["tasks, McNemar"][run] = mcnemar_p(both) <= FAIL_ALPHA
         failed["tier 2, all tasks"][run] = judge_non_inferiority(both, MARGINS["fp8-kv"]) is Outcome.FAIL

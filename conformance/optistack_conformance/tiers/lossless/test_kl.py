@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from optistack_conformance.cases import Measure
+from optistack_conformance.cases import Measure, branches
 from optistack_conformance.client import Client
 from optistack_conformance.engine import EngineInfo, tier_hits
 from optistack_conformance.reference import Reference
 from optistack_conformance.scoring import Scorer
 from optistack_conformance.selection import Selection
-from optistack_conformance.sequences import Run, evict
+from optistack_conformance.sequences import Run, evict, fresh_prompts
 from optistack_conformance.sequences import measure as measure_sequences
 from optistack_conformance.statistics.kl import ceiling, judge_kl, k3
 
@@ -34,6 +34,27 @@ def test_kl_of_prefix_hit(states: dict[str, Run], kv_dtype: str | None, measure:
     if not any(cached):
         measure.summary("the server reports no cached tokens; the second pass is judged all the same")
     _judge(measure, [one.kl for one in hit], [one.kl for one in cold], ceiling(kv_dtype))
+
+
+def test_kl_of_sessions_that_begin_alike(
+    states: dict[str, Run],
+    scorer: Scorer,
+    engine: EngineInfo,
+    selection: Selection,
+    kv_dtype: str | None,
+    measure: Measure,
+) -> None:
+    """Sessions that share their beginning and part later go on with their own KV, no farther off than a cold cache."""
+    sizes = selection.sizes
+    prompts = fresh_prompts(
+        scorer,
+        number=sizes.sequences,
+        page_tokens=engine.page_tokens,
+        seed=f"branches/{selection.seed}",
+        make=branches,
+    )
+    found = measure_sequences(scorer, prompts, max_tokens=sizes.sequence_tokens, concurrency=selection.concurrency)
+    _judge(measure, [one.kl for one in found], [one.kl for one in states["cold"].sequences], ceiling(kv_dtype))
 
 
 def test_kl_of_tier_hit(
