@@ -19,8 +19,8 @@ class Profile(BaseModel):
 
     ``sequences`` of ``sequence_tokens`` each are scored under every cache state; ``greedy_tokens`` are checked for
     their margin (a wrong token at rate r is missed with probability (1 - r)^n); ``sampled_tokens`` are drawn at
-    temperature 1; ``items_per_suite`` caps the other suites of the evals; ``needle_tokens`` are their context lengths, ``needles`` of each.
-    ``structured_answers`` are asked for by one schema (a rate of 5% is missed with 0.95^60), ``leak_requests`` at once.
+    temperature 1; ``items_per_suite`` caps the other suites of the evals; ``needles`` are put into contexts of each of
+    ``needle_tokens``; ``structured_answers`` are asked for by one schema, and ``leak_requests`` made at once.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -73,6 +73,7 @@ class Selection(BaseModel):
     ``record``         where to write what this endpoint measures as a baseline
     ``lossy``          what the candidate is allowed to lose: tier 2 judges it then instead of tier 1's comparisons
     ``tiers``          which to run; empty: 0 and 1, and 2 when ``lossy`` is set
+    ``cases``          only cases whose id matches one of these patterns (``contract/stop-*``); empty: all of the tiers
     ``checkpoint``     a folder with tokenizer.json and the chat template: the oracle for prompt token counts
     ``kv_dtype``       overrides what the engine says of itself
     ``batch_invariant``  the engine promises results that do not depend on the batch: greedy text must then be equal
@@ -90,6 +91,7 @@ class Selection(BaseModel):
     profile: Literal["quick", "full"] = "quick"
     lossy: Literal["fp8-kv", "nvfp4"] | None = None
     tiers: tuple[int, ...] = ()
+    cases: tuple[str, ...] = ()
     checkpoint: str | None = None
     kv_dtype: str | None = None
     batch_invariant: bool = False

@@ -66,6 +66,7 @@ def test_the_lowest_tier_sees_the_fault(fault: Fault, baseline_file: str) -> Non
         selection = {"endpoint": url, "profile": expected.profile, "tiers": (expected.tier,), **settings}
         report = run_suite(Selection.model_validate(selection))
     assert report.verdict_of(expected.tier) is Outcome.FAIL, f"{expected.what}: {report.tiers}"
+    assert expected.case in failed(report)
     assert report.exit_code == 1
 
 

@@ -41,6 +41,10 @@ def conformance(
         str | None, typer.Option("--lossy", metavar="NAME", help="fp8-kv or nvfp4: tier 2 judges what is lost.")
     ] = None,
     tier: Annotated[list[int] | None, typer.Option("--tier", help="Only this tier: 0, 1 or 2. Repeatable.")] = None,
+    case: Annotated[
+        list[str] | None,
+        typer.Option("--case", metavar="PATTERN", help="Only such cases: 'contract/stop-*'. Repeatable."),
+    ] = None,
     plugin: Annotated[
         list[str] | None, typer.Option("--plugin", "-p", metavar="NAME", help="Run its own cases. Repeatable.")
     ] = None,
@@ -81,6 +85,7 @@ def conformance(
         "profile": profile,
         "lossy": lossy,
         "tiers": tuple(tier or ()),
+        "cases": tuple(case or ()),
         "plugins": tuple(plugin or ()),
         "checkpoint": str(checkpoint) if checkpoint else None,
         "kv_dtype": kv_dtype,

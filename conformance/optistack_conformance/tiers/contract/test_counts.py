@@ -82,8 +82,8 @@ def test_logprobs_belong_to_the_text(candidate: Client) -> None:
     for token, value, top in zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True):
         assert value <= 1e-6, f"the log probability of {token!r} is {value}"
         assert max(top.values()) <= value + 1e-4, f"greedy took {token!r} at {value}, but there is {top}"
-        if token in top:
-            assert abs(top[token] - value) < 1e-3, f"{token!r} has {value}, and {top[token]} among the likeliest"
+        assert token in top, f"greedy took {token!r}, and the likeliest are {top}"
+        assert abs(top[token] - value) < 1e-3, f"{token!r} has {value}, and {top[token]} among the likeliest"
 
 
 def test_logprobs_count_the_tokens(candidate: Client) -> None:
