@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -22,12 +22,19 @@ from optistack_conformance.faults.tamper import Tamper
 class FaultyProxy:
     """Passes everything on to ``upstream`` and does one ``fault`` to it. Use as a context manager; ``url`` is where.
 
-    ``seed`` decides where faults with a rate strike.
+    ``seed`` decides where faults with a rate strike. ``tamper`` does something else, and ``hidden`` paths answer 404.
     """
 
     def __init__(
-        self, upstream: str, fault: Fault = Fault.NONE, *, seed: int = 0, tamper: Tamper | None = None
+        self,
+        upstream: str,
+        fault: Fault = Fault.NONE,
+        *,
+        seed: int = 0,
+        tamper: Tamper | None = None,
+        hidden: Collection[str] = (),
     ) -> None:
+        self.hidden = frozenset(hidden)
         self.client = httpx.Client(base_url=upstream, timeout=600.0, trust_env=False)
         self.tamper = tamper or Tamper(fault, seed=seed)
         handler = type("Handler", (_Handler,), {"proxy": self})
@@ -56,10 +63,16 @@ class _Handler(BaseHTTPRequestHandler):
         """Quiet."""
 
     def do_GET(self) -> None:
+        if self.path in self.proxy.hidden:
+            self._send(404, b"{}", "application/json")
+            return
         self._answer(self.proxy.client.get(self.path))
 
     def do_POST(self) -> None:
         content = self.rfile.read(int(self.headers.get("content-length") or 0))
+        if self.path in self.proxy.hidden:
+            self._send(404, b"{}", "application/json")
+            return
         try:
             body = json.loads(content)
         except ValueError:

@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from optistack.cli import options
+from optistack.cli import evaluations, options
+from optistack.cli.commands import HELP
 
 if TYPE_CHECKING:
     from optistack.engines.progress import Progress
     from optistack_conformance.report import Report
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+app.command(name="k2vv")(evaluations.k2vv)
+app.command(name="lm-eval")(evaluations.lm_eval)
 
 
-@app.command()
+@app.callback(invoke_without_command=True)
 def conformance(
+    context: typer.Context,
     endpoint: Annotated[
         str | None, typer.Option("--endpoint", metavar="URL", help="The server under test: http://127.0.0.1:8000.")
     ] = None,
@@ -74,6 +78,8 @@ def conformance(
     Exit code 0 pass, 1 fail, 4 inconclusive: too small to tell. Without a baseline only what one server can show by
     itself is judged.
     """
+    if context.invoked_subcommand is not None:
+        return
     from optistack.cli import screen
     from optistack.errors import InputError
 
