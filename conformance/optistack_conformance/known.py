@@ -32,7 +32,7 @@ EXPLANATIONS = (
         "vllm-cpu-speculative-sampling",
         (
             "lossless/samples-follow-the-models-distribution",
-            "contract/seed-repeats-a-sample",
+            "contract/seed-repeats-a-sample*",
             "contract/n-gives-n-choices*",
         ),
         _drafts_on_cpu,

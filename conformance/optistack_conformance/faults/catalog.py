@@ -122,7 +122,9 @@ EXPECTED: dict[Fault, Expectation] = {
     Fault.N_DUPLICATES: Expectation(
         0, "contract/n-gives-n-choices[completion]", "n choices are one choice n times", proxied=True
     ),
-    Fault.SEED_IGNORED: Expectation(0, "contract/seed-repeats-a-sample", "the seed is not looked at", proxied=True),
+    Fault.SEED_IGNORED: Expectation(
+        0, "contract/seed-repeats-a-sample[completion]", "the seed is not looked at", proxied=True
+    ),
     Fault.TOOL_IDS_REUSED: Expectation(
         0, "contract/tool-call-ids-are-new", "the next tool call of a conversation has the id of the last", proxied=True
     ),

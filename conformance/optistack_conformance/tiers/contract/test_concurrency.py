@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from optistack_conformance.client import COMPLETIONS, Client
+from optistack_conformance.client import CHAT, COMPLETIONS, Client, reasoning_of
 from optistack_conformance.engine import EngineInfo, running_requests
 from optistack_conformance.evals.copying import items
 from optistack_conformance.selection import Selection
@@ -35,23 +35,31 @@ def test_cancelled_stream_is_freed(candidate: Client, engine: EngineInfo) -> Non
 
 
 def test_requests_do_not_leak_into_each_other(candidate: Client, selection: Selection) -> None:
-    """Copying tasks, many at once and every other one streamed: no answer is the one that another task gets alone."""
+    """Copying tasks, many at once, whole and streamed: no answer is the one that another task gets alone.
+
+    160 requests find one crossed answer in fifty with 96%.
+    """
     tasks = items(LEAK_TASKS)
 
     def ask(number: int, *, stream: bool = False) -> tuple[str, int]:
-        fields: dict[str, Any] = {"prompt": tasks[number % LEAK_TASKS].prompt, "max_tokens": 8, "temperature": 0.0}
+        prompt, chat = tasks[number % LEAK_TASKS].prompt, number // LEAK_TASKS % 2 == 1
+        path = CHAT if chat else COMPLETIONS
+        fields: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
+        fields |= {"max_tokens": 8, "temperature": 0.0}
         if stream:
-            found = candidate.stream(COMPLETIONS, **fields, stream_options={"include_usage": True})
-            return found.text, int((found.usage or {}).get("prompt_tokens") or 0)
-        body = candidate.ask(COMPLETIONS, **fields)
-        return body["choices"][0]["text"], body["usage"]["prompt_tokens"]
+            found = candidate.stream(path, **fields, stream_options={"include_usage": True})
+            return found.text + found.reasoning, int((found.usage or {}).get("prompt_tokens") or 0)
+        body = candidate.ask(path, **fields)
+        choice = body["choices"][0]
+        message = choice.get("message") or {"content": choice.get("text")}
+        return (message.get("content") or "") + reasoning_of(message), body["usage"]["prompt_tokens"]
 
-    alone = [ask(number) for number in range(LEAK_TASKS)]
+    alone = [ask(number) for number in range(2 * LEAK_TASKS)]
     texts = [text for text, _ in alone]
     numbers = range(selection.sizes.leak_requests)
     together = candidate.parallel(lambda n: ask(n, stream=n % 2 == 1), numbers, selection.concurrency)
     for number, (text, tokens) in enumerate(together):
-        mine, counted = alone[number % LEAK_TASKS]
+        mine, counted = alone[number % len(alone)]
         if tokens:
             assert tokens == counted, f"task {number}: {tokens} prompt tokens in a batch, {counted} alone"
         # A text may differ from its own by rounding, but then it is not just what another prompt gets.

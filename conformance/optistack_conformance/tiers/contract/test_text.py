@@ -88,11 +88,16 @@ def test_n_gives_n_choices(candidate: Client, path: str) -> None:
     assert len(texts) > 1, "three samples at temperature 1 are all the same"
 
 
-def test_seed_repeats_a_sample(candidate: Client) -> None:
+@pytest.mark.parametrize("path", REQUESTS, ids=["completion", "chat"])
+def test_seed_repeats_a_sample(candidate: Client, path: str) -> None:
     """At temperature 1 one seed gives one text, and ten seeds give more than one."""
-    fields = {"prompt": PROMPT, "max_tokens": 16, "temperature": 1.0}
-    offered(candidate, COMPLETIONS, **fields, seed=100)
-    first, second = (candidate.ask(COMPLETIONS, **fields, seed=7)["choices"][0]["text"] for _ in range(2))
+    fields = {**REQUESTS[path], "max_tokens": 16, "temperature": 1.0}
+    offered(candidate, path, **fields, seed=100)
+
+    def sample(seed: int) -> str:
+        choice = candidate.ask(path, **fields, seed=seed)["choices"][0]
+        return text_of(choice) + reasoning_of(choice.get("message") or {})
+
+    first, second = sample(7), sample(7)
     assert first == second, f"seed 7 gave {first!r} and {second!r}"
-    others = {candidate.ask(COMPLETIONS, **fields, seed=seed)["choices"][0]["text"] for seed in range(10)}
-    assert len(others) > 1, "ten seeds give one text"
+    assert len({sample(seed) for seed in range(10)}) > 1, "ten seeds give one text"
