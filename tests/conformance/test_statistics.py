@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from optistack_conformance.outcomes import Outcome, worst
 from optistack_conformance.selection import PROFILES
+from optistack_conformance.statistics.acceptance import Drafts, judge_acceptance
 from optistack_conformance.statistics.kl import ceiling, judge_kl, k3
 from optistack_conformance.statistics.paired import (
     Paired,
@@ -103,6 +104,21 @@ def test_a_clear_loss_fails_and_a_baseline_that_solves_nothing_tells_nothing() -
 def test_detectable_effect_is_the_published_formula() -> None:
     # 248.6 * sqrt(d / n) points at one-sided 0.05 and power 0.8: 1.19 for n = 1319 and 3% flips.
     assert 100 * minimum_detectable_effect(1319, 0.03) == pytest.approx(1.19, abs=0.01)
+
+
+def test_a_collapse_needs_fewer_items_than_a_loss() -> None:
+    # 7 of 8 needles lost and none gained: p = 2^-7. The same p with most of the items kept cannot tell.
+    assert judge_non_inferiority(Paired(n=8, both=0, lost=7, gained=0), 0.05) is Outcome.FAIL
+    assert judge_non_inferiority(Paired(n=64, both=50, lost=7, gained=0), 0.05) is Outcome.INCONCLUSIVE
+
+
+def test_acceptance_fails_when_the_loss_is_no_accident() -> None:
+    cold = Drafts(number=100, accepted=200)
+    assert judge_acceptance(Drafts(100, 195), cold).outcome is Outcome.PASS
+    assert judge_acceptance(Drafts(100, 170), cold).outcome is Outcome.INCONCLUSIVE
+    assert judge_acceptance(Drafts(100, 60), cold).outcome is Outcome.FAIL
+    assert judge_acceptance(Drafts(100, 0), 3.0).outcome is Outcome.FAIL
+    assert judge_acceptance(Drafts(3, 0), 3.0).outcome is Outcome.INCONCLUSIVE
 
 
 def test_the_worst_outcome_decides() -> None:

@@ -50,7 +50,7 @@ class Tamper:
         if fault is Fault.LOST_NEEDLE and path == COMPLETIONS and isinstance(body.get("prompt"), str):
             text = body["prompt"]
             if len(text) > NEEDLE_LOST_BEYOND_CHARACTERS and max(map(len, text.split())) < 100:
-                sent["prompt"] = text[-NEEDLE_LOST_BEYOND_CHARACTERS // 4 :]
+                sent["prompt"] = text[-NEEDLE_LOST_BEYOND_CHARACTERS // 12 :]
         if fault is Fault.STALE_PREFIX and path == COMPLETIONS and "prompt_logprobs" not in body:
             ids = body.get("prompt")
             if isinstance(ids, list) and len(ids) > 2 * len(FOREIGN_IDS):
