@@ -28,6 +28,14 @@ SECTIONS: dict[str, type[BaseModel]] = {
 }
 
 
+RECEIPT_LINES = {
+    "engine.version": "the engine says the version that the plan is for",
+    "model.served_name": "the engine lists the model under the name of the stack file",
+    "budget.kv_tokens": "the engine holds as many KV tokens as planned, within 2%",
+}
+"""Lines of a receipt that are no settings and that no plugin brings."""
+
+
 class Explanation(BaseModel):
     """``facts`` are pairs of a label and a text, in the order in which one reads them."""
 
@@ -58,6 +66,14 @@ def explain(topic: str, known: Known) -> Explanation:
         option = topic.removeprefix(f"{plugin.name}.")
         if option != topic and option in plugin.info.options.model_fields:
             return Explanation(topic=topic, kind="option", facts=tuple(_option(plugin, option, known.plan)))
+    for plugin in known.plugins:
+        if topic == plugin.name:
+            return Explanation(topic=topic, kind="plugin", facts=tuple(_plugin(plugin, known)))
+        if topic in (lines := receipt_lines(plugin)):
+            facts = (("passes when", lines[topic]), ("belongs to", f"plugin {plugin.name} {plugin.info.version}"))
+            return Explanation(topic=topic, kind="receipt line", facts=facts)
+    if topic in RECEIPT_LINES:
+        return Explanation(topic=topic, kind="receipt line", facts=(("passes when", RECEIPT_LINES[topic]),))
     parts = _parts(known.plan)
     said = [part for name, part in parts if name == topic]
     if said:
@@ -66,11 +82,48 @@ def explain(topic: str, known: Known) -> Explanation:
     if topic.startswith("--") and known.plan is None:
         raise InputError(f"{topic} can be explained only for a stack.", fix="Give the stack file with --stack FILE.")
     names = [*(rule.id for _, rule in known.rules), *setting_paths(), *(name for name, _ in parts)]
+    names += [*RECEIPT_LINES, *(plugin.name for plugin in known.plugins)]
+    names += [line for plugin in known.plugins for line in receipt_lines(plugin)]
     names += [f"{plugin.name}.{option}" for plugin in known.plugins for option in plugin.info.options.model_fields]
     raise InputError(
-        f"{topic!r} is no rule, setting, option or flag of the plan.",
+        f"{topic!r} is no rule, setting, plugin, option, receipt line or flag of the plan.",
         fix=_short(nearest(topic, names)) or "`optistack plan` shows them all.",
     )
+
+
+def receipt_lines(plugin: Plugin) -> dict[str, str]:
+    """The receipt lines of a plugin's probes with what makes each pass, from the tables of its README.
+
+    That is in the description of an installed distribution; empty for a plugin without one.
+    """
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    try:
+        text = str(metadata(plugin.distribution.partition(" ")[0]).json.get("description", ""))
+    except (PackageNotFoundError, ValueError):
+        return {}
+    found = {}
+    for row in text.splitlines():
+        cells = [cell.strip() for cell in row.strip().strip("|").split("|")]
+        if row.startswith("| `") and len(cells) > 1:
+            words = re.findall(r"`([^`]+)`", cells[0])
+            found.update({word: cells[1] for word in words if word.startswith(f"{plugin.name}/")})
+    return found
+
+
+def _plugin(plugin: Plugin, known: Known) -> Iterator[tuple[str, str]]:
+    yield "does", plugin.info.summary
+    yield "domain", plugin.info.domain.value
+    yield "brought by", plugin.distribution
+    yield "options", ", ".join(f"{plugin.name}.{name}" for name in plugin.info.options.model_fields) or "none"
+    rules = [rule.id for source, rule in known.rules if source == plugin.name]
+    if rules:
+        yield "rules", ", ".join(rules)
+    if lines := receipt_lines(plugin):
+        yield "receipt lines", ", ".join(lines)
+    if known.plan is not None:
+        used = any(use.name == plugin.name for use in known.plan.plugins)
+        yield "in this plan", "yes" if used else "no"
 
 
 def setting_paths() -> list[str]:

@@ -129,6 +129,11 @@ class Host:
         )
         raise InputError(f"No plugin is called {name!r}.", fix=fix)
 
+    def missing(self, names: Iterable[str]) -> list[str]:
+        """Those of ``names`` that no plugin here has, be it loaded, switched off or broken."""
+        known = {*self._plugins, *self.disabled, *(failure.name for failure in self.failures)}
+        return [name for name in names if name not in known]
+
     def select(self, names: Iterable[str]) -> list[Plugin]:
         """The plugins called ``names``, in the order in which hooks are called."""
         return in_order([self.get(name) for name in names])

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 PROBES = {
     "quant-nvfp4": ("quant-nvfp4/weight-memory",),
     "kv-fp8": ("kv-fp8/bytes-per-token",),
-    "dflash": ("dflash/drafts-move", "dflash/draft-tokens", "dflash/acceptance-length", "dflash/greedy-margin"),
+    "dflash": (
+        "dflash/drafts-move",
+        "dflash/draft-tokens",
+        "dflash/acceptance-length",
+        "dflash/greedy-margin",
+        "dflash/warm-acceptance",
+    ),
     "hicache": (
         "hicache/host-tokens",
         "hicache/host-stores",
@@ -70,16 +76,18 @@ CHECKS: dict[tuple[str, str], Check] = {
         ("routing/prefix-cache", "kv-fp8/bytes-per-token"),
     ),
     ("dflash", "hicache"): Check(
-        "KV reaches the host and comes back. The probes' prompts are short and cold, so they do not see how drafts "
-        "fare after a hit in a lower tier: compare the acceptance length under load with that of a cold start.",
-        ("hicache/host-stores", "hicache/host-hits", "dflash/acceptance-length"),
+        "KV reaches the host and comes back, and a prompt sent twice has its drafts accepted as often from the cache "
+        "as cold. That repeat is a hit on the device: a hit in a lower tier shows only once the device has evicted the "
+        "prompt, so compare the acceptance length under load with that of a cold start as well.",
+        ("hicache/host-stores", "hicache/host-hits", "dflash/warm-acceptance"),
         "[sglang#31600](https://github.com/sgl-project/sglang/issues/31600): after a hit in storage the acceptance "
         "length fell from 5.94 to 2.87, since only the target's KV was stored; "
         "[sglang#21125](https://github.com/sgl-project/sglang/pull/21125) stores the draft's too.",
     ),
     ("dflash", "routing"): Check(
-        "Tokens of a repeated prompt are reported as cached while the engine drafts.",
-        ("routing/prefix-cache", "dflash/drafts-move"),
+        "Tokens of a repeated prompt are reported as cached while the engine drafts, and its drafts are accepted as "
+        "often as those of a new prompt.",
+        ("routing/prefix-cache", "dflash/warm-acceptance"),
         "[vllm#54360](https://github.com/vllm-project/vllm/issues/54360): no prefix hit at all under speculation on "
         "hybrid models, silently; [dynamo#10982](https://github.com/ai-dynamo/dynamo/issues/10982): a router that "
         "hashes single tokens never overlaps an engine whose drafter keys them in twos.",

@@ -247,3 +247,12 @@ def test_nobody_at_the_endpoint(optistack: Optistack, small: Any) -> None:
     assert ran.code == 2
     assert "No engine answers" in ran.err
     assert optistack("verify", "--endpoint", "nonsense").code == 2
+
+
+def test_a_lock_whose_checkpoint_is_elsewhere_says_so(optistack: Optistack, small: Any, home: Path) -> None:
+    assert optistack("plan", "--lock", "a.json").code == 0
+    (home / "model").rename(home / "moved")
+    ran = optistack("apply", "--lock", "a.json")
+    assert ran.code == 2
+    assert "a.json is for the checkpoint" in ran.err
+    assert "plan again" in ran.err

@@ -53,3 +53,19 @@ def test_every_setting_has_a_meaning_to_tell() -> None:
             untold.append(path)
     assert len(untold) < len(setting_paths())
     assert "kv.dtype" not in untold
+
+
+def test_a_plugin_with_its_options_rules_and_receipt_lines(optistack: Optistack) -> None:
+    facts = dict(optistack("explain", "kv-fp8", "--json").json["facts"])
+    assert facts["domain"] == "kv"
+    assert "kv-fp8.draft_dtype" in facts["options"]
+    assert "kv-fp8-unit-scales" in facts["rules"]
+    assert facts["receipt lines"] == "kv-fp8/bytes-per-token"
+
+
+def test_a_line_of_a_receipt(optistack: Optistack) -> None:
+    told = optistack("explain", "dflash/drafts-move", "--json").json
+    assert told["kind"] == "receipt line"
+    assert "the engine drafted" in dict(told["facts"])["passes when"]
+    assert "within 2%" in optistack("explain", "budget.kv_tokens").out
+    assert "'dflash/drafts-move'" in optistack("explain", "dflash/drafts-moved").err

@@ -147,3 +147,20 @@ def test_a_config_that_does_not_say_how_long_a_context_may_be(optistack: Optista
     ran = optistack("plan", "--json")
     assert ran.code == 0, ran.err
     assert ran.json["stack"]["serving"]["context_tokens"]["value"] == 80
+
+
+def test_heads_that_do_not_divide_are_the_layouts_fault_and_no_plugins(optistack: Optistack) -> None:
+    stack = Path(__file__).resolve().parents[2] / "stacks/kimi-k2.6-b200x4.yaml"
+    ran = optistack("plan", "--backend", "vllm", "--stack", stack, "--set", "parallel.tensor=3")
+    assert ran.code == 2
+    assert "parallel.tensor is 3, and the 64 attention heads" in ran.err
+    assert "1, 2, 4, 8" in ran.err
+
+
+def test_what_goes_to_the_engine_by_hand_is_said(optistack: Optistack) -> None:
+    stack = Path(__file__).resolve().parents[2] / "stacks/kimi-k2.6-b200x4.yaml"
+    quiet = optistack("plan", "--backend", "vllm", "--stack", stack, "--json").json["findings"]
+    words = ("--engine-arg", "--seed=3", "--engine-arg", "--enforce-eager")
+    told = optistack("plan", "--backend", "vllm", "--stack", stack, *words, "--json").json["findings"]
+    assert "engine-args-by-hand" not in {finding["rule"] for finding in quiet}
+    assert next(f["message"] for f in told if f["rule"] == "engine-args-by-hand").endswith("--seed, --enforce-eager.")

@@ -39,9 +39,8 @@ def test_a_rule_of_the_pair_is_told_from_those_of_one_plugin() -> None:
 
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_the_probes_that_the_page_names_are_those_of_the_code(plugin: str) -> None:
-    code = (
-        PLUGIN_FOLDERS / plugin.replace("-", "_") / "src" / f"optistack_{plugin.replace('-', '_')}" / "probe.py"
-    ).read_text()
+    package = PLUGIN_FOLDERS / plugin.replace("-", "_") / "src" / f"optistack_{plugin.replace('-', '_')}"
+    code = "".join(file.read_text() for file in sorted(package.glob("probe*.py")))
     whole = set(re.findall(rf'"({plugin}/[a-z-]+)"', code))
     if f'f"{plugin}/{{check}}"' in code:
         whole |= {f"{plugin}/{word}" for word in re.findall(r'"([a-z]+(?:-[a-z]+)+)"', code) if word != plugin}

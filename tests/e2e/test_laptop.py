@@ -33,6 +33,7 @@ PROVEN = (
     "dflash/drafts-move",
     "dflash/draft-tokens",
     "dflash/greedy-margin",
+    "dflash/warm-acceptance",
     "routing/prefix-cache",
 )
 """What the receipt of the laptop stack must prove."""
@@ -66,7 +67,10 @@ def test_the_receipt_proves_every_promise_of_the_stack(applied: dict[str, Any]) 
 
 
 def test_an_untrained_drafter_is_reported_as_what_it_is(applied: dict[str, Any]) -> None:
-    assert "acceptance length 1.0" in lines_of(applied)["dflash/drafts-move"]["engine_says"]
+    lines = lines_of(applied)
+    assert "acceptance length 1.0" in lines["dflash/drafts-move"]["engine_says"]
+    assert lines["dflash/warm-acceptance"]["engine_says"].startswith("acceptance length 1.00 warm, 1.00 cold")
+    assert "shows only that a hit does not stop drafting" in lines["dflash/warm-acceptance"]["why"]
 
 
 def test_it_answers(applied: dict[str, Any]) -> None:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optistack.errors import PlanRefusedError
 from optistack.facts import ModelFacts, NodeFacts, load_node
 from optistack.memory import BudgetRequest, EngineReserves, MemoryBudget, budget, bytes_per_token
 from optistack.settings import MemoryCharge
@@ -80,8 +79,7 @@ def test_a_pool_too_small_for_one_request(kimi_request: Make) -> None:
     result = budget(kimi_request(tensor_parallel=4, gross_hbm_gb=180, workload_tokens=500_000))
     assert result.kv_tokens > 0
     assert result.shortfall_bytes == (500_000 - result.kv_tokens) * 70_272 * 4
-    with pytest.raises(PlanRefusedError, match="one request of the workload takes 500,000"):
-        result.require()
+    assert "one request of the workload takes 500,000" in result.reason
 
 
 def test_host_pool_larger_than_ram(kimi_request: Make) -> None:
@@ -91,14 +89,13 @@ def test_host_pool_larger_than_ram(kimi_request: Make) -> None:
     assert fits.feasible
     assert fits.host_free_bytes == 0
     refused = budget(kimi_request(node=node, tensor_parallel=4, charges=(charge,), reserves=RESERVES))
-    with pytest.raises(PlanRefusedError, match="Host RAM: 1142.5 GB are needed and the replica has 1099.5 GB"):
-        refused.require()
+    assert "Host RAM: 1142.5 GB are needed and the replica has 1099.5 GB" in refused.reason
 
 
 def test_plugins_are_named_when_they_are_what_does_not_fit(kimi_request: Make) -> None:
     charge = MemoryCharge(what="draft", per_gpu_bytes=60 * GIB)
-    with pytest.raises(PlanRefusedError, match="Weights, what plugins add and what the engine reserves take"):
-        budget(kimi_request(tensor_parallel=4, charges=(charge,))).require()
+    refused = budget(kimi_request(tensor_parallel=4, charges=(charge,)))
+    assert "Weights, what plugins add and what the engine reserves take" in refused.reason
 
 
 def test_cpu_engine_with_a_given_pool(smollm2: ModelFacts, smollm2_draft: ModelFacts, cpu_node: NodeFacts) -> None:
@@ -112,7 +109,8 @@ def test_cpu_engine_with_a_given_pool(smollm2: ModelFacts, smollm2_draft: ModelF
         charges=(draft,),
         workload_tokens=2048,
     )
-    result = budget(request).require()
+    result = budget(request)
+    assert result.feasible
     assert result.device == "cpu"
     assert result.bytes_per_kv_token == 23_040 + 2 * 3 * 64 * 2 * 2
     assert result.kv_tokens == 2 * GIB // (24_576 * 128) * 128
@@ -120,14 +118,13 @@ def test_cpu_engine_with_a_given_pool(smollm2: ModelFacts, smollm2_draft: ModelF
 
 
 def test_cpu_engine_without_a_pool_is_asked_for_one(smollm2: ModelFacts, cpu_node: NodeFacts) -> None:
-    with pytest.raises(PlanRefusedError, match="kv_memory_gib"):
-        budget(BudgetRequest(model=smollm2, node=cpu_node, kv_dtype="bfloat16")).require()
+    refused = budget(BudgetRequest(model=smollm2, node=cpu_node, kv_dtype="bfloat16"))
+    assert "kv_memory_gib" in refused.reason
 
 
 def test_cpu_pool_larger_than_ram(smollm2: ModelFacts, cpu_node: NodeFacts) -> None:
     request = BudgetRequest(model=smollm2, node=cpu_node, kv_dtype="bfloat16", kv_pool_bytes=30 * GIB)
-    with pytest.raises(PlanRefusedError, match="the KV pool take"):
-        budget(request).require()
+    assert "the KV pool take" in budget(request).reason
 
 
 def test_a_given_pool_on_gpus_must_fit(kimi_request: Make) -> None:

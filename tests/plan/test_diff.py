@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import StringIO
 
-from optistack.plan.diff import Part, diff_plans
+from rich.console import Console
+
+from optistack.cli.views.diff import diff_view
+from optistack.plan.diff import Difference, Part, diff_plans
 from optistack.plan.plan import Plan
 
 MakePlan = Callable[..., Plan]
@@ -32,3 +36,13 @@ def test_what_only_one_plan_has_is_none_in_the_other(make_plan: MakePlan) -> Non
     assert rule.after == "override: Speculation caps running requests at 48."
     back = next(d for d in diff_plans(make_plan(), plain) if d.part is Part.RULE)
     assert back.after is None
+
+
+def test_two_sizes_that_are_one_in_gib_are_told_in_mib() -> None:
+    change = Difference(
+        part=Part.MEMORY, name="CUDA graphs bytes", before=f"{1088 * 2**20:,}", after=f"{1152 * 2**20:,}"
+    )
+    console = Console(width=100, file=StringIO())
+    console.print(*diff_view([change], "a", "b", wide=True))
+    assert isinstance(console.file, StringIO)
+    assert "1,088.0 MiB → 1,152.0 MiB" in console.file.getvalue()

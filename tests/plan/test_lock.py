@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from optistack.errors import InputError
-from optistack.plan.lock import check_checkpoint, read_lock, write_lock
-from optistack.plan.plan import Plan
+from optistack.host import Host
+from optistack.plan.lock import check_checkpoint, check_plugins, read_lock, write_lock
+from optistack.plan.plan import Plan, PluginUse
 
 MakePlan = Callable[..., Plan]
 
@@ -80,3 +81,10 @@ def test_a_lock_planned_from_a_config_is_held_against_shape_and_precision(make_p
     parts = tuple(part.model_copy(update={"precision": "bf16"}) for part in real.components)
     with pytest.raises(InputError, match="its routed experts are bf16, not nvfp4"):
         check_checkpoint(plan, real.model_copy(update={"components": parts}), path)
+
+
+def test_all_plugins_that_are_missing_are_told_together(make_plan: MakePlan, tmp_path: Path) -> None:
+    uses = tuple(PluginUse(name=name, version="0.1.0", options={}) for name in ("one", "two"))
+    with pytest.raises(InputError, match="plugins that are not here: one, two") as caught:
+        check_plugins(make_plan(plugins=uses), Host(), tmp_path / "a.json")
+    assert "optistack-one==0.1.0, optistack-two==0.1.0" in caught.value.fix

@@ -66,13 +66,17 @@ def test_with_an_image_it_runs_a_container_that_sees_gpus_and_files(
 ) -> None:
     plan = make_plan()
     spec = plan.spec.model_copy(update={"engine": EngineSection(image="lmsysorg/sglang:v0.5.23")})
-    argv = run_script(script(plan.model_copy(update={"spec": spec})), HF_HOME="/hf")["argv"]
+    text = script(plan.model_copy(update={"spec": spec}))
+    argv = run_script(text, HF_HOME="/hf", HF_TOKEN="hf_secret")["argv"]
     image = argv.index("lmsysorg/sglang:v0.5.23")
     options, command = argv[:image], argv[image + 1 :]
     assert options[:2] == ["run", "--rm"]
     assert '"device=0,1,2,3"' in options
     assert "SGLANG_X=a b $HOME" in options
     assert "/hf:/root/.cache/huggingface" in options
+    # The container takes the caller's own token; its value is in no script and no command line.
+    assert options[options.index("HF_TOKEN") - 1] == "-e"
+    assert "hf_secret" not in argv
     assert f"{tmp_path / 'files'}:{tmp_path / 'files'}" in options
     assert not any("CUDA_VISIBLE_DEVICES" in word for word in options)
     assert command == plan.launches[0].argv("python3", port=30000, folder=str(tmp_path / "files"))[1:]

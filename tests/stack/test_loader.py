@@ -15,6 +15,7 @@ from optistack.errors import InputError
 from optistack.host import Host
 from optistack.stack.document import parse_document
 from optistack.stack.loader import load_stack, validate
+from optistack.stack.overrides import Overrides
 from optistack.stack.problems import StackFileError
 from optistack.stack.spec import StackSpec
 
@@ -163,3 +164,19 @@ def test_any_text_is_a_document_or_an_input_error(text: str) -> None:
         assert error.message.startswith("f.yaml")
     else:
         assert isinstance(document.data, dict)
+
+
+def test_several_missing_plugins_are_told_together(write: Write, host: Host) -> None:
+    path = write("model: {checkpoint: a/b}\nplugins:\n  one:\n  two:\n")
+    with pytest.raises(InputError, match=r":3: No plugins are called 'one', 'two'\.") as caught:
+        load_stack(path, host)
+    assert "optistack-one, optistack-two" in caught.value.fix
+    with pytest.raises(InputError, match=r"No plugins are called 'three', 'four'\."):
+        load_stack(write("model: {checkpoint: a/b}\n"), host, Overrides(plugins=("three", "four")))
+
+
+def test_aliases_of_aliases_are_not_written_out_without_end(write: Write, host: Host) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
+    with pytest.raises(InputError, match="more than 20,000 values once its aliases are written out"):
+        load_stack(write("\n".join(lines)), host)

@@ -74,17 +74,22 @@ def preflight(plan: Plan, python: Path, env: Mapping[str, str]) -> Preflight:
 def changes(plan: Plan, said: Mapping[str, Any]) -> Iterator[ResolvedChange]:
     """What SGLang would change: first what the launch says, then what the plan promises without saying it."""
     launch, resolved, sources = plan.launches[0], said["resolved"], said["sources"]
+    results = tuple(compare_settings(plan, read_server_info(dict(resolved))))
+    # A flag may count otherwise than the setting that it carries: tokens of all attention groups, of one afterwards.
+    kept = {result.id for result in results if result.status is Status.PASS}
     told = set()
     for flag, name in said["given"].items():
         asked, becomes = said["asked"].get(name), resolved.get(name)
         if name not in resolved or same(asked, becomes):
             continue
         setting = next((argument.setting for argument in launch.arguments if argument.flag == flag), "")
+        if setting in kept:
+            continue
         told.add(setting)
         yield ResolvedChange(
             flag=flag, setting=setting, asked=_word(asked), becomes=_word(becomes), source=sources.get(name, "")
         )
-    for result in compare_settings(plan, read_server_info(dict(resolved))):
+    for result in results:
         if result.status is Status.FAIL and result.id not in told:
             found = _FIELD.search(result.proof)
             yield ResolvedChange(

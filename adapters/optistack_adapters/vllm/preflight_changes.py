@@ -39,6 +39,9 @@ def _changes(launch: Launch, stack: ResolvedStack, outcome: Outcome) -> Iterator
                 yield _change(arguments, name, asked, becomes, outcome)
     for place, (flag, name) in _CEILINGS.items():
         asked, becomes = outcome.asked.get(name), outcome.settled.get(place)
+        if name == "max_num_batched_tokens" and asked is not None:
+            # What the launch asks for beyond the setting is what vLLM sets aside for drafts.
+            asked = stack.serving.chunked_prefill_tokens.value or asked
         if asked is not None and becomes is not None and becomes < asked:
             yield _change(arguments, _dest(flag), asked, becomes, outcome, source=place)
     yield from _promised(stack, outcome)
@@ -92,8 +95,14 @@ def alike(asked: Any, becomes: Any) -> bool:
     return _normal(asked) == _normal(becomes)
 
 
+COMPILATION_MODES = ("NONE", "STOCK_TORCH_COMPILE", "DYNAMO_TRACE_ONCE", "VLLM_COMPILE")
+"""By their numbers (config/compilation.py, ``CompilationMode``)."""
+
+
 def _narrowed(name: str, asked: Any, becomes: Any) -> bool:
-    """``modelopt`` becomes ``modelopt_fp4``: the same, said more exactly."""
+    """``modelopt`` becomes ``modelopt_fp4``: the same, said more exactly; mode 0 becomes ``NONE``, its name."""
+    if name == "compilation_config.mode" and isinstance(asked, int) and 0 <= asked < len(COMPILATION_MODES):
+        return bool(COMPILATION_MODES[asked] == becomes)
     return name == "quantization" and str(becomes).startswith(f"{asked}_")
 
 

@@ -10,7 +10,7 @@ from optistack.rules import Finding
 _DTYPE = ("vllm-mla-kernel-kv-dtype", "vllm-mla-fp8-e5m2-kv", "vllm-kernel-kv-dtype", "vllm-draft-kernel-kv-dtype")
 
 EXPLANATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Unknown attention backend", ("vllm-attention-word",)),
+    ("Unknown attention backend", ("vllm-attention-word", "vllm-draft-attention-word")),
     ("kv_cache_dtype not supported", (*_DTYPE, "vllm-nvfp4-kv-gpu", "vllm-attention-word")),
     ("FP8 KV", _DTYPE),
     ("block_size not supported", ("vllm-mla-kernel-page", "vllm-kernel-page", "vllm-attention-word")),
@@ -23,10 +23,9 @@ EXPLANATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("smaller than max_model_len", ("vllm-whole-prefill",)),
     ("greater than the derived max_model_len", ("context-longer-than-model",)),
     ("not have enough slots", ("vllm-draft-slots", "vllm-draft-slots-0.32")),
-    ("does not allow any tokens to be scheduled", ("vllm-draft-slots-0.26",)),
-    ("without speculative model", ("vllm-draft-missing",)),
+    ("without speculative model", ("vllm-draft-missing", "vllm-hand-draft-missing")),
     ("num_speculative_tokens(`| must).*provided", ("vllm-draft-tokens",)),
-    ("Unsupported speculative method", ("vllm-mtp-layers", "vllm-draft-architecture")),
+    ("Unsupported speculative method", ("vllm-mtp-layers", "vllm-draft-architecture", "vllm-hand-mtp-layers")),
     ("are not supported for now|layer_types", ("vllm-draft-architecture",)),
     ("method Input should be|V1 does not support", ("vllm-speculation-method",)),
     ("[Aa]sync scheduling", ("vllm-async-scheduling-drafts",)),
@@ -35,6 +34,11 @@ EXPLANATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("per-request-spec-decode-metrics", ("vllm-draft-metrics",)),
     ("decreasing num_speculative_tokens", ("vllm-lora-drafts",)),
     ("expandable_segments", ("vllm-tier-expandable-segments",)),
+    (
+        "EPLB is not enabled|offload_num_in_group|Batch-sharded|Elastic EP|auto-tool-choice|"
+        "enable-log-outputs|specify kv_role|float32 is not supported",
+        ("vllm-flag-alone",),
+    ),
     ("[Ss]leep mode", ("vllm-cpu-refused-flags",)),
     ("World size", ("vllm-world-size",)),
     ("divisible by dcp_size", ("vllm-decode-context-size",)),

@@ -16,6 +16,7 @@ from optistack.settings.resolved import ResolvedStack
 from optistack.stack.spec import StackSpec
 from optistack.versions import at_least
 from optistack_adapters.vllm.defaults import BLACKWELL
+from optistack_adapters.vllm.scheduling import draft_slots
 from optistack_adapters.vllm.versions import GPU_PREFILL_TOKENS
 
 CONTEXT_BYTES = 1 * GIB
@@ -47,7 +48,7 @@ def reserves(
     """
     common = EngineReserves(
         engine=f"vllm {engine.version}",
-        activations_bytes=activation_bytes(stack, model, spec),
+        activations_bytes=activation_bytes(stack, model, spec, engine.version),
         absorbed_mla_copies=_attention_is_quantized(model),
         vision_divided=True,
         vision_loaded=TEXT_ONLY not in spec.engine_args,
@@ -75,12 +76,12 @@ def _attention_is_quantized(model: ModelFacts) -> bool:
     return any(part.precision not in PLAIN_PRECISIONS for part in model.parts("attention"))
 
 
-def activation_bytes(stack: ResolvedStack, model: ModelFacts, spec: StackSpec) -> int:
+def activation_bytes(stack: ResolvedStack, model: ModelFacts, spec: StackSpec, version: str) -> int:
     """Bytes of the largest pass on one rank: hidden states, experts' and attention's buffers, logits.
 
     The experts' workspace stays allocated while attention runs, so the two are added (v1/worker/workspace.py).
     """
-    tokens = stack.serving.chunked_prefill_tokens.value or GPU_PREFILL_TOKENS
+    tokens = (stack.serving.chunked_prefill_tokens.value or GPU_PREFILL_TOKENS) + draft_slots(stack, spec, version)
     ranks = spec.parallel.tensor
     shared = spec.parallel.tensor // spec.parallel.attention_data
     size = FIXED_ACTIVATION_BYTES + 4 * tokens * model.hidden * 2

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from optistack.backend import RenderRequest
+from optistack.settings.resolved import ResolvedStack
+from optistack.stack.spec import StackSpec
+from optistack.versions import at_least
 from optistack_adapters.base import LaunchBuilder, credit
+
+BLOCK_DRAFTERS = ("dflash", "dspark")
 
 
 def add_scheduling(builder: LaunchBuilder, request: RenderRequest) -> None:
@@ -17,7 +22,14 @@ def add_scheduling(builder: LaunchBuilder, request: RenderRequest) -> None:
         serving.max_running_requests,
         word=lambda requests: -(-requests // groups),
     )
-    builder.carry("--max-num-batched-tokens", "serving.chunked_prefill_tokens", serving.chunked_prefill_tokens)
+    slots = draft_slots(request.stack, request.spec, request.engine.version)
+    builder.carry(
+        "--max-num-batched-tokens",
+        "serving.chunked_prefill_tokens",
+        serving.chunked_prefill_tokens,
+        word=lambda tokens: tokens + slots,
+        note=f"and {slots} that vLLM {request.engine.version} sets aside for drafts" if slots else "",
+    )
     if serving.prefix_caching.is_set:
         flag = "--enable-prefix-caching" if serving.prefix_caching.value else "--no-enable-prefix-caching"
         builder.flag(flag, setting="serving.prefix_caching", **credit(serving.prefix_caching))
@@ -29,6 +41,17 @@ def add_scheduling(builder: LaunchBuilder, request: RenderRequest) -> None:
         part = credit(serving.cuda_graph_max_batch)
         part["why"] = f"{part['why']}; counted in tokens, a request has {tokens // _batch(request)}".removeprefix("; ")
         builder.flag("--max-cudagraph-capture-size", tokens, setting="serving.cuda_graph_max_batch", **part)
+
+
+def draft_slots(stack: ResolvedStack, spec: StackSpec, version: str) -> int:
+    """Tokens of a pass that vLLM before 0.32 sets aside for a block drafter: all drafts but one of every request.
+
+    It schedules ``--max-num-batched-tokens`` less these (0.26 config/vllm.py:1689, ``_set_max_num_scheduled_tokens``).
+    """
+    running, drafts = stack.serving.max_running_requests.value, stack.speculation.num_draft_tokens.value
+    if stack.speculation.method.value not in BLOCK_DRAFTERS or at_least(version, "0.32") or not (running and drafts):
+        return 0
+    return (drafts - 1) * -(-running // spec.parallel.attention_data)
 
 
 def graph_tokens(request: RenderRequest) -> int:

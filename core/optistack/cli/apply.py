@@ -29,6 +29,7 @@ def apply(
     plugin: options.Plugins = None,
     no_plugin: options.Without = None,
     setting: options.Set = None,
+    engine_arg: options.EngineArgs = None,
     allow_degraded: options.AllowDegraded = False,
     lock: Annotated[
         Path | None, typer.Option("--lock", metavar="FILE", help="Apply this lock file as it is, no stack file.")
@@ -56,6 +57,7 @@ def apply(
     from optistack.apply.start import attached, end_error
     from optistack.apply.state import Phase
     from optistack.cli import screen
+    from optistack.cli.interrupts import told_at_once
     from optistack.cli.ready import from_lock, from_stack
     from optistack.cli.receipts import failure
     from optistack.errors import CheckFailedError
@@ -63,8 +65,8 @@ def apply(
     from optistack.plan.deploy import check_machine, check_weights, deployment_of
     from optistack.preflight import require_as_planned
 
-    chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting)
-    with screen.ScreenProgress() as progress:
+    chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting, engine_arg)
+    with told_at_once(), screen.ScreenProgress() as progress:
         progress.step("Planning")
         if lock:
             ready = from_lock(lock, chosen, progress, preflight=not no_preflight)

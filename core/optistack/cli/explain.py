@@ -17,7 +17,7 @@ app = new_app()
 
 @app.command(context_settings={"ignore_unknown_options": True})
 def explain(
-    topic: Annotated[str, typer.Argument(help="A rule, a setting (kv.dtype), plugin.option, or a flag of the engine.")],
+    topic: Annotated[str, typer.Argument(help="A rule, setting, plugin, plugin.option, receipt line, or flag.")],
     stack: options.Stack = options.DEFAULT_STACK,
     backend: options.Backend = None,
     node: options.Node = None,

@@ -33,6 +33,10 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="plugin.option=value or serving.port=8000. Repeatable."),
 ]
+EngineArgs = Annotated[
+    list[str] | None,
+    typer.Option("--engine-arg", metavar="WORD", help="A word for the engine as it is: --engine-arg=--seed=3."),
+]
 AllowDegraded = Annotated[
     bool, typer.Option("--allow-degraded", help="Leave out plugins that this engine or device lacks.")
 ]
@@ -51,6 +55,7 @@ class Choice:
     plugins: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
+    engine_args: tuple[str, ...] = ()
 
     @property
     def python(self) -> str | None:
@@ -70,7 +75,13 @@ class Choice:
             "--engine-version": (("engine", "version"), self.engine_version),
         }
         keys = {option: key for option, key in given.items() if key[1] is not None}
-        return Overrides(plugins=self.plugins, without=self.without, settings=self.settings, keys=keys)
+        return Overrides(
+            plugins=self.plugins,
+            without=self.without,
+            settings=self.settings,
+            keys=keys,
+            engine_args=self.engine_args,
+        )
 
 
 def choice(
@@ -82,6 +93,7 @@ def choice(
     plugins: list[str] | None,
     without: list[str] | None,
     settings: list[str] | None,
+    engine_args: list[str] | None = None,
 ) -> Choice:
     """The shared options of a command as one value."""
     return Choice(
@@ -93,4 +105,5 @@ def choice(
         plugins=tuple(plugins or ()),
         without=tuple(without or ()),
         settings=tuple(settings or ()),
+        engine_args=tuple(engine_args or ()),
     )

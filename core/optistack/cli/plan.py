@@ -26,6 +26,7 @@ def plan(
     plugin: options.Plugins = None,
     no_plugin: options.Without = None,
     setting: options.Set = None,
+    engine_arg: options.EngineArgs = None,
     allow_degraded: options.AllowDegraded = False,
     diff: Annotated[
         Path | None, typer.Option("--diff", metavar="OTHER", help="Compare with another stack or lock file.")
@@ -50,7 +51,7 @@ def plan(
     to_stdout = script == Path("-")
     if to_stdout and json:
         raise InputError("--json and --script - both print to stdout.", fix="Write the script to a file.")
-    chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting)
+    chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting, engine_arg)
     with screen.ScreenProgress() as progress:
         made = open_stack(chosen).plan(allow_degraded=allow_degraded, preflight=preflight, progress=progress)
     if diff is not None:

@@ -56,7 +56,14 @@ def from_lock(path: Path, chosen: Choice, progress: Progress, *, preflight: bool
     plan = read_lock(path)
     model = plan.spec.model
     config = Path(model.config) if model.config else None
-    check_checkpoint(plan, load_model(model.checkpoint, config_fallback=config, revision=model.revision), path)
+    try:
+        facts = load_model(model.checkpoint, config_fallback=config, revision=model.revision)
+    except InputError as error:
+        raise InputError(
+            f"{path} is for the checkpoint {model.checkpoint}, which cannot be read here: {error.message}",
+            fix="Put it where the lock file says, or plan again on this machine.",
+        ) from error
+    check_checkpoint(plan, facts, path)
     host = Host.from_environment()
     check_plugins(plan, host, path)
     backend = get_backend(plan.engine.backend)

@@ -24,6 +24,7 @@ def verify(
     plugin: options.Plugins = None,
     no_plugin: options.Without = None,
     setting: options.Set = None,
+    engine_arg: options.EngineArgs = None,
     allow_degraded: options.AllowDegraded = False,
     log: Annotated[
         Path | None, typer.Option("--log", metavar="FILE", help="The engine's log; it proves what nothing else does.")
@@ -49,7 +50,7 @@ def verify(
     from optistack.verify.endpoint import Endpoint
     from optistack.verify.verify import verify
 
-    chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting)
+    chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting, engine_arg)
     workbench = open_stack(chosen)
     try:
         text = log.read_text(encoding="utf-8", errors="replace") if log else None

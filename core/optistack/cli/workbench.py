@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from optistack.backend import Backend
+from optistack.backend import Backend, backend_names
 from optistack.cli.options import Choice
 from optistack.engines.progress import SILENT, Progress
 from optistack.errors import InputError
@@ -36,11 +36,30 @@ class Workbench:
                 f"What answers at {endpoint.url} is no {self.backend.name}: it says no version and lists no models.",
                 fix="Give the engine's address without a path, like http://127.0.0.1:8000, and its key if it has one.",
             )
+        other = self._other_engine_at(endpoint)
+        if other is not None:
+            raise InputError(
+                f"What answers at {endpoint.url} is {other}, and the stack is for {self.backend.name}.",
+                fix=f"Give --backend {other}, or the address of a {self.backend.name}.",
+            )
         engine = self.spec.engine
         if seen is None or seen.value is None or engine.version is not None or engine.python is not None:
             return self
         changed = engine.model_copy(update={"version": str(seen.value)})
         return dataclasses.replace(self, spec=self.spec.model_copy(update={"engine": changed}))
+
+    def _other_engine_at(self, endpoint: Endpoint) -> str | None:
+        """The backend whose engine is at ``endpoint``, by the families of its metrics and its routes, if it is not
+        this one. Both serve ``/v1/models``, and neither needs its metrics on: where nothing tells, nothing is said."""
+        names = {sample.name.partition(":")[0] for sample in endpoint.metrics().samples if ":" in sample.name}
+        others = [name for name in backend_names() if name != self.backend.name]
+        if self.backend.name not in names:
+            told = next((name for name in others if name in names), None)
+            if told is not None:
+                return told
+        served = (endpoint.get_json("/v1/models") or {}).get("data") or [{}]
+        owner = str(served[0].get("owned_by", "")) if isinstance(served[0], dict) else ""
+        return owner if owner in others else None
 
     def plan(self, *, allow_degraded: bool = False, preflight: bool = False, progress: Progress = SILENT) -> Plan:
         return build_plan(

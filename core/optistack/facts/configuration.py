@@ -133,8 +133,14 @@ def draft_settings(config: dict[str, Any]) -> dict[str, Any] | None:
         found = {"mask_token_id": config.get("mask_token_id")}
         ids = config.get("aux_hidden_state_layer_ids")
         found["target_layer_ids"] = [number - 1 for number in ids] if isinstance(ids, list) else None
-    elif isinstance(config.get("dflash_config"), dict) or str(names[0]).startswith("DFlash"):
-        found = dict(config.get("dflash_config") or {})
+    elif config.get("dflash_config") is not None or str(names[0]).startswith("DFlash"):
+        settings = config.get("dflash_config") or {}
+        if not isinstance(settings, dict):
+            raise InputError(
+                f"config.json says dflash_config is {settings!r}, which is not an object.",
+                fix="Download the draft again.",
+            )
+        found = dict(settings)
     else:
         return None
     found.setdefault("block_size", config.get("block_size"))

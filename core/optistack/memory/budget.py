@@ -6,7 +6,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from optistack.errors import PlanRefusedError
 from optistack.memory.kv import bytes_per_token
 from optistack.memory.lines import MemoryLine, total
 from optistack.memory.request import BudgetRequest, EngineReserves
@@ -71,21 +70,12 @@ class MemoryBudget(BaseModel):
     def feasible(self) -> bool:
         return not self.reason
 
-    def require(self) -> MemoryBudget:
-        """This budget, or PlanRefusedError with the numbers if it does not work out."""
-        if self.reason:
-            where = "a larger node" if self.device == "cpu" else "more GPUs, larger ones"
-            raise PlanRefusedError(
-                self.reason, fix=f"Use {where}, a smaller KV dtype, or fewer plugins that take memory."
-            )
-        return self
-
 
 def budget(request: BudgetRequest) -> MemoryBudget:
     """Work out the budget of ``request``.
 
-    An infeasible one is returned with its reason and shortfall and not raised, so that tables can show it;
-    :meth:`MemoryBudget.require` raises. InputError for a layout or dtype that makes no sense.
+    An infeasible one is returned with its reason and shortfall and not raised, so that tables can show it. InputError
+    for a layout or dtype that makes no sense.
     """
     gross = request.gross_hbm_gb is not None
     placement = request.placement

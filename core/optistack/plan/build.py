@@ -103,6 +103,21 @@ def _droppable(errors: Sequence[Finding], plugins: Sequence[Plugin]) -> list[Dro
     return list(victims.values())
 
 
+def _check_heads(model: ModelFacts, spec: StackSpec) -> None:
+    """Raise PlanRefusedError where the attention heads do not divide over the ranks that share them. Every engine
+    refuses that, and a plugin that meets it first would blame its own part."""
+    tensor, groups = spec.parallel.tensor, spec.parallel.attention_data
+    heads = model.attention.heads
+    if tensor % groups or heads % (tensor // groups) == 0:
+        return
+    sizes = [str(size * groups) for size in range(1, min(heads, 64) + 1) if heads % size == 0]
+    raise PlanRefusedError(
+        f"parallel.tensor is {tensor}, and the {heads} attention heads of {model.source} do not divide over "
+        f"{tensor // groups} ranks.",
+        fix=f"Set parallel.tensor to one of {', '.join(sizes)}.",
+    )
+
+
 class _Attempt:
     """One try at a plan, with a given set of plugins."""
 
@@ -171,6 +186,7 @@ class _Attempt:
 
     def resolve(self) -> ResolvedStack:
         share = self.shares[0].node
+        _check_heads(self.model, self.spec)
         context = PlanContext(
             model=self.model,
             node=share,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from optistack.rules import Evidence, Rule, RuleContext, Severity
 
 
@@ -24,6 +26,11 @@ def _fewer_sessions_than_wanted(context: RuleContext) -> str | None:
 
 def _dev_endpoints_in_the_open(context: RuleContext) -> bool:
     return context.spec.serving.dev_endpoints and context.spec.serving.host not in ("127.0.0.1", "localhost", "::1")
+
+
+def _by_hand(context: RuleContext) -> str | None:
+    flags = [word.partition("=")[0] for word in context.spec.engine_args if re.match(r"-+[A-Za-z]", word)]
+    return ", ".join(dict.fromkeys(flags)) or None
 
 
 CORE_RULES: tuple[Rule, ...] = (
@@ -57,6 +64,15 @@ CORE_RULES: tuple[Rule, ...] = (
         message="Development endpoints let anybody change the engine, and it listens on more than loopback.",
         fix="Listen on 127.0.0.1 or leave serving.dev_endpoints off.",
         fires=_dev_endpoints_in_the_open,
+        evidence=Evidence.READ,
+    ),
+    Rule(
+        id="engine-args-by-hand",
+        severity=Severity.NOTE,
+        message="These go to the engine as they are, and neither the memory budget nor the receipt knows of them: "
+        "{detail}.",
+        fix="--preflight asks the engine itself what it makes of them.",
+        fires=_by_hand,
         evidence=Evidence.READ,
     ),
 )

@@ -100,6 +100,13 @@ def check_checkpoint(plan: Plan, now: ModelFacts, path: Path) -> None:
 
 def check_plugins(plan: Plan, host: Host, path: Path) -> None:
     """Raise InputError when a plugin of the lock file ``path`` is not here in the version it was made with."""
+    missing = host.missing(use.name for use in plan.plugins)
+    if missing:
+        wanted = [f"optistack-{use.name}=={use.version}" for use in plan.plugins if use.name in missing]
+        raise InputError(
+            f"{path} was made with plugins that are not here: {', '.join(missing)}.",
+            fix=f"Install {', '.join(wanted)}, or make it again: optistack plan --lock {path}",
+        )
     for use in plan.plugins:
         here = host.get(use.name).info.version
         if here != use.version:

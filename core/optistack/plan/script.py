@@ -103,6 +103,7 @@ def _mounts(plan: Plan, launch: Launch) -> list[str]:
         mounts.append(f"-v {quote(f'{tier.directory.value}:{tier.directory.value}')}")
     if any(path and not path.startswith("/") for path in read):
         mounts.append('-v "${HF_HOME:-$HOME/.cache/huggingface}:/root/.cache/huggingface"')
+        mounts.append("-e HF_TOKEN")  # the caller's own, where it has one: no secret is in the script
     if _needs_folder(launch):
         mounts.append('-v "$FOLDER:$FOLDER"')
     return mounts

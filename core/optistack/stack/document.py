@@ -18,6 +18,9 @@ DEFAULT_FILE = "optistack.yaml"
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+MOST_VALUES = 20_000
+"""Values in a document, aliases written out: a few lines of aliases of aliases make billions."""
+
 Steps = tuple[str | int, ...]
 """Where something is inside a document: keys and list positions from the top."""
 
@@ -96,6 +99,7 @@ class _Reader:
     def __init__(self, name: str) -> None:
         self._name = name
         self._scalars = yaml.constructor.SafeConstructor()
+        self._values = 0
 
     def mapping(self, node: yaml.MappingNode, above: tuple[yaml.Node, ...]) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -118,6 +122,12 @@ class _Reader:
     def value(self, node: yaml.Node, above: tuple[yaml.Node, ...]) -> Any:
         if any(node is parent for parent in above):
             raise InputError(f"{self._name}:{_line(node, ())}: this part contains itself.", fix="Remove the anchor.")
+        self._values += 1
+        if self._values > MOST_VALUES:
+            raise InputError(
+                f"{self._name} has more than {MOST_VALUES:,} values once its aliases are written out.",
+                fix="Write the parts themselves instead of aliases of aliases.",
+            )
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, above)
         if isinstance(node, yaml.SequenceNode):

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from optistack.errors import OptistackError
 from optistack.host import Host
 from optistack.stack.document import Document, read_document
-from optistack.stack.overrides import Overrides, apply_overrides
+from optistack.stack.overrides import Overrides, apply_overrides, none_of
 from optistack.stack.problems import Problem, StackFileError, problems_of
 from optistack.stack.references import resolve_paths
 from optistack.stack.spec import StackSpec
@@ -56,7 +56,13 @@ def validate(document: Document, host: Host) -> StackSpec:
 
 
 def _plugin_problems(document: Document, host: Host, plugins: dict[str, Any]) -> Iterator[Problem]:
+    missing = host.missing(plugins)
+    if len(missing) > 1:
+        message, fix = none_of(missing)
+        yield Problem(document.where(("plugins", missing[0])), message, fix)
     for name, options in plugins.items():
+        if len(missing) > 1 and name in missing:
+            continue
         steps = ("plugins", name)
         try:
             plugin = host.get(name)

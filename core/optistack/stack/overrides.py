@@ -6,7 +6,7 @@ names the option instead of a line.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ class Overrides:
     without: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     keys: dict[str, tuple[tuple[str, ...], Any]] = field(default_factory=dict)
+    engine_args: tuple[str, ...] = ()
 
 
 def apply_overrides(document: Document, overrides: Overrides, installed: Collection[str]) -> None:
@@ -38,6 +39,10 @@ def apply_overrides(document: Document, overrides: Overrides, installed: Collect
     used = document.data["plugins"]
     if not isinstance(used, dict):
         return  # the file itself is wrong there, and validation says so
+    missing = [name for name in overrides.plugins if name not in installed]
+    if len(missing) > 1:
+        message, fix = none_of(missing)
+        raise InputError(message, fix=fix)
     for name in overrides.plugins:
         if name not in installed:
             raise InputError(f"-p {name}: no plugin is called {name!r}.", fix=_install(name, installed))
@@ -51,6 +56,9 @@ def apply_overrides(document: Document, overrides: Overrides, installed: Collect
         used.pop(name, None)
     for option, (path, value) in overrides.keys.items():
         document.put(path, value, f"{option} {value}")
+    given = document.data.get("engine_args") or []
+    if overrides.engine_args and isinstance(given, list):
+        document.put(("engine_args",), [*given, *overrides.engine_args], "--engine-arg")
     for text in overrides.settings:
         path, value = _assignment(text, used, installed)
         document.put(path, value, f"--set {text}")
@@ -78,6 +86,12 @@ def _assignment(text: str, used: Collection[str], installed: Collection[str]) ->
         raise InputError(f"--set {text}: {words[0]} is not in this stack.", fix=f"Add it with -p {words[0]}.")
     hint = nearest(words[0], [*used, *StackSpec.model_fields])
     raise InputError(f"--set {text}: {words[0]!r} is neither a plugin of this stack nor a section of it.", fix=hint)
+
+
+def none_of(missing: Sequence[str]) -> tuple[str, str]:
+    """What to say about several plugins that are not here: a sentence and its fix."""
+    fix = f"Install the distributions that bring them: {', '.join(f'optistack-{name}' for name in missing)}."
+    return f"No plugins are called {', '.join(map(repr, missing))}.", fix
 
 
 def _install(name: str, installed: Collection[str]) -> str:

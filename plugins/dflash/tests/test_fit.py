@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from optistack.errors import PlanRefusedError
+from optistack.errors import InputError, PlanRefusedError
 from optistack.stack.spec import ParallelSection
 
 
@@ -125,3 +125,9 @@ class TestProjection:
     def test_weights_of_another_draft_are_refused(self, bench: Any) -> None:
         self.write_fc(bench.write("draft", bench.draft), 64, 320)
         assert "fc.weight is [64, 320], and 3 captured layers need [64, 192]" in refusal(bench)
+
+
+def test_dflash_settings_that_are_no_object_are_refused_with_the_file(bench: Any) -> None:
+    bench.draft["dflash_config"] = 3
+    with pytest.raises(InputError, match="config.json says dflash_config is 3, which is not an object"):
+        bench.resolve()

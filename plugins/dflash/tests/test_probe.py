@@ -13,9 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-import optistack_dflash.probe
+import optistack_dflash.probe_counters
+from optistack.settings import Serving, choose
 from optistack.verify.endpoint import Endpoint
 from optistack.verify.receipt import CheckResult, Status
+from optistack_dflash.probe_counters import Drafting
+from optistack_dflash.probe_warm import CHECK, LINE_TOKENS, MAX_TOKENS, PAGES, Run, judge, prompt
 
 VOCAB = 100
 TOP, SECOND, REST = -0.1, -0.35, -9.0
@@ -34,7 +37,9 @@ def logprob_of(token: int, before: list[int]) -> float:
 class FakeEngine:
     """``faults``: ``idle`` never drafts, ``swap`` emits the second best now and then (rounding), ``wrong`` emits a
     token that the target would never pick, ``blind`` has no metrics page, ``mute`` gives no ids, ``crash`` answers
-    500, ``crash-scoring`` does so when asked to score."""
+    500, ``crash-scoring`` does so when asked to score. Of a prompt that it has seen before: ``forgets`` loses half of
+    what the draft needs, ``stops`` does not draft, ``uncached`` computes it anew, ``secret`` does not say that it was
+    cached."""
 
     dialect: str = "vllm"
     block_tokens: int = 7
@@ -42,6 +47,7 @@ class FakeEngine:
     faults: set[str] = field(default_factory=set)
     counters: list[int] = field(default_factory=lambda: [100, 700, 50])
     requests: list[dict[str, Any]] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
 
     def endpoint(self) -> Endpoint:
         return Endpoint("http://engine", transport=httpx.MockTransport(self.handle))
@@ -72,25 +78,37 @@ class FakeEngine:
                 lines += [f'vllm:spec_decode_{name}_total{{engine="0"}} {float(value)}']
         return "\n".join(lines) + "\n"
 
-    def write(self, prompt: list[int], max_tokens: int) -> list[int]:
+    def hit(self, text: str) -> bool:
+        """Whether ``text`` comes from the cache, into which it goes."""
+        known = text in self.seen and "uncached" not in self.faults
+        self.seen.add(text)
+        return known
+
+    def write(self, prompt: list[int], max_tokens: int, *, warm: bool = False) -> list[int]:
         ids = list(prompt)
         for number in range(max_tokens):
             best = best_after(ids)
             swapped = "swap" in self.faults and number % 5 == 3
             wrong = "wrong" in self.faults and number == 9
             ids.append((best + 50) % VOCAB if wrong else (best + 1) % VOCAB if swapped else best)
-        steps = 0 if "idle" in self.faults else max(1, -(-max_tokens // (1 + self.accepted)))
+        accepted = self.accepted // 2 if warm and "forgets" in self.faults else self.accepted
+        idle = "idle" in self.faults or (warm and "stops" in self.faults)
+        steps = 0 if idle else max(1, -(-max_tokens // (1 + accepted)))
         self.counters = [self.counters[0] + steps, self.counters[1] + steps * self.block_tokens, self.counters[2]]
-        self.counters[2] += steps * self.accepted
+        self.counters[2] += steps * accepted
         return ids[len(prompt) :]
 
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         if "prompt_logprobs" in body:
             return {"choices": [{"text": "", "prompt_logprobs": self.score(body["prompt"])}]}
         prompt = [ord(letter) % VOCAB for letter in body["prompt"]]
-        ids = self.write(prompt, body["max_tokens"])
+        warm = self.hit(body["prompt"])
+        ids = self.write(prompt, body["max_tokens"], warm=warm)
         shown = {} if "mute" in self.faults else {"prompt_token_ids": prompt, "token_ids": ids}
-        return {"choices": [{"text": "", **shown}], "usage": {"completion_tokens": len(ids)}}
+        usage: dict[str, Any] = {"prompt_tokens": len(prompt), "completion_tokens": len(ids)}
+        if "secret" not in self.faults:
+            usage["prompt_tokens_details"] = {"cached_tokens": len(prompt) // 2 if warm else 0}
+        return {"choices": [{"text": str(ids), **shown}], "usage": usage}
 
     def score(self, ids: list[int]) -> list[Any]:
         entries: list[Any] = [None]
@@ -114,11 +132,14 @@ class FakeEngine:
         if body.get("return_logprob"):
             return {"output_ids": [0], "meta_info": {"input_token_logprobs": [[None, id, None] for id in prompt]}}
         before_counters = list(self.counters)
-        ids = self.write(prompt, body["sampling_params"]["max_new_tokens"])
+        warm = self.hit(body["text"])
+        ids = self.write(prompt, body["sampling_params"]["max_new_tokens"], warm=warm)
         moved = [now - then for now, then in zip(self.counters, before_counters, strict=True)]
         fields = ("spec_verify_ct", "spec_num_proposed_drafts", "spec_num_correct_drafts")
         meta = dict(zip(fields, moved, strict=True)) if moved[0] else {}
-        return {"output_ids": ids, "meta_info": meta}
+        cached = {} if "secret" in self.faults else {"cached_tokens": len(prompt) // 2 if warm else 0}
+        meta |= {"prompt_tokens": len(prompt), **cached}
+        return {"text": str(ids), "output_ids": ids, "meta_info": meta}
 
 
 Check = Callable[..., dict[str, CheckResult]]
@@ -126,7 +147,7 @@ Check = Callable[..., dict[str, CheckResult]]
 
 @pytest.fixture(autouse=True)
 def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optistack_dflash.probe, "COUNTERS_DEADLINE_S", 0.0)
+    monkeypatch.setattr(optistack_dflash.probe_counters, "DEADLINE_S", 0.0)
 
 
 @pytest.fixture(params=["vllm", "sglang"])
@@ -146,7 +167,7 @@ def check(make_bench: Any, dialect: str) -> Check:
 
 def test_an_untrained_draft_passes_and_is_reported_as_it_is(check: Check) -> None:
     results = check()
-    assert [result.status for result in results.values()] == [Status.PASS] * 3
+    assert [result.status for result in results.values()] == [Status.PASS] * 4
     assert "0 accepted: acceptance length 1.00" in results["dflash/drafts-move"].engine_says
     assert "untrained" in results["dflash/drafts-move"].why
 
@@ -200,6 +221,7 @@ def test_without_metrics_drafting_is_unproven_on_vllm(make_bench: Any) -> None:
     assert [(result.id, result.status) for result in results] == [
         ("dflash/drafts-move", Status.UNPROVEN),
         ("dflash/greedy-margin", Status.PASS),
+        ("dflash/warm-acceptance", Status.UNPROVEN),
     ]
 
 
@@ -217,3 +239,61 @@ def test_a_plan_without_dflash_is_not_probed(make_bench: Any) -> None:
     fake = FakeEngine()
     assert optistack_dflash.optistack_probe(plan=other, endpoint=fake.endpoint()) == []
     assert fake.requests == []
+
+
+def test_drafts_accepted_as_often_after_a_hit_pass(check: Check) -> None:
+    result = check(accepted=4)["dflash/warm-acceptance"]
+    assert result.status is Status.PASS
+    assert result.engine_says.startswith("acceptance length 5.00 warm, 5.00 cold")
+
+
+def test_an_untrained_draft_shows_only_that_a_hit_does_not_stop_drafting(check: Check) -> None:
+    result = check()["dflash/warm-acceptance"]
+    assert (result.status, "no draft is accepted either way" in result.why) == (Status.PASS, True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "why"),
+    [
+        ("forgets", Status.FAIL, "does not come back"),
+        ("stops", Status.FAIL, "does not draft after a hit"),
+        ("uncached", Status.UNPROVEN, "no warmer"),
+        ("secret", Status.UNPROVEN, "cache report"),
+    ],
+)
+def test_what_is_lost_after_a_hit_fails_and_what_was_no_hit_proves_nothing(
+    check: Check, fault: str, status: Status, why: str
+) -> None:
+    result = check(accepted=4, faults={fault})["dflash/warm-acceptance"]
+    assert (result.status, why in result.why) == (status, True), result
+
+
+def test_a_draft_that_is_nearly_always_right_leaves_too_few_steps_to_tell(check: Check) -> None:
+    result = check(block_tokens=16, accepted=15)["dflash/warm-acceptance"]
+    assert (result.status, "too few" in result.why) == (Status.UNPROVEN, True), result
+
+
+def test_without_prefix_caching_no_run_is_warm(make_bench: Any) -> None:
+    bench = make_bench(backend="vllm", others=[Serving(prefix_caching=choose(False))])
+    results = optistack_dflash.optistack_probe(plan=bench.plan(), endpoint=FakeEngine().endpoint())
+    assert [(r.status, "off" in r.why) for r in results if r.id == CHECK] == [(Status.UNPROVEN, True)]
+
+
+@pytest.mark.parametrize(("page", "context"), [(1, None), (128, 4096), (256, 262_144), (64, 1024)])
+def test_the_prompt_fills_pages_and_leaves_room_for_the_answer(page: int, context: int | None) -> None:
+    lines = prompt(page, context).splitlines()
+    assert context is None or len(lines) * LINE_TOKENS + MAX_TOKENS <= context
+    assert context == 1024 or len(lines) * LINE_TOKENS // 2 >= PAGES * page
+    assert prompt(page, context) != prompt(page, context)
+
+
+def test_a_context_without_room_for_pages_gets_no_prompt() -> None:
+    assert prompt(16, 256) == ""
+
+
+def test_a_parting_answer_is_no_evidence_of_a_loss() -> None:
+    cold, warm = (
+        Run(text, 600, cached, Drafting(drafts, 7 * drafts, accepted, ""))
+        for text, cached, drafts, accepted in (("yes, so it is", 0, 30, 120), ("no", 512, 60, 60))
+    )
+    assert judge(cold, warm).status is Status.UNPROVEN

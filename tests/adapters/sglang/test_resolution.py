@@ -12,7 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.adapters.sglang.rules.combination_cases import CASES, CHANGED, SERVING
+from tests.adapters.sglang.rules.by_hand_cases import ALONE, BY_HAND, HANDED
+from tests.adapters.sglang.rules.combination_cases import B1, CASES, CHANGED, H1, SERVING, TP4
 
 from optistack.engines.environment import EngineEnvironment
 from optistack.engines.guest import run_inside
@@ -35,14 +36,15 @@ DRAFT = "some/draft"
 SWEEP = Path(__file__).parent / "inside" / "sweep"
 
 LATER = {
+    "sglang-hand-contradicts",
     "sglang-attention-gpu",
     "sglang-attention-mla-only",
     "sglang-attention-not-mla",
     "sglang-trtllm-mla-context-parallel",
 }
-"""Rules of errors that SGLang makes only while it builds the kernels."""
+"""Rules of errors that SGLang makes only while it builds the kernels, or that are none for SGLang and no plan."""
 
-NO_PROMISE = {"sglang-moe-dispatch-ranks", "sglang-deepep-normal-graphs"}
+NO_PROMISE = {"sglang-moe-dispatch-ranks", "sglang-deepep-normal-graphs", "sglang-attention-data-conservativeness"}
 """Rules of values that change and that neither a flag of the launch nor a setting promises."""
 
 
@@ -122,7 +124,13 @@ def plans() -> Iterator[Plan]:
         size = 4 if model == "kimi" else 1
         place = f"{node}x{8 if (node, size) == ('h200', 4) else size}"
         yield name, parts, {"facts": model, "node": place, "parallel": {"tensor": size}, "serving": serving}
-    for rule, cases in {**CASES, **SERVING}.items():
+    draw = random.Random(11)
+    for number in range(30):
+        words = [word for flag in draw.sample(HANDED, 2) for word in flag]
+        yield f"drawn {number}: {' '.join(words)}", (), {**draw.choice((TP4, B1, H1)), "engine_args": words}
+    for on, words in ALONE:
+        yield f"{words[0]} alone", (), {**on, "engine_args": list(words)}
+    for rule, cases in {**CASES, **BY_HAND, **SERVING}.items():
         for word, (parts, options) in zip(("fires", "does not"), cases, strict=True):
             if options.get("version", VERSION) == VERSION and options.get("facts") != "minimax":
                 yield f"{rule} {word}", parts, options
@@ -195,7 +203,7 @@ def test_what_a_rule_refuses_sglang_refuses_too_unless_it_would_only_later(resol
 
 
 def test_what_sglang_changes_a_rule_tells_of(resolved: dict[str, Resolved]) -> None:
-    telling = (Severity.OVERRIDE, Severity.SILENT)
+    telling = (Severity.ERROR, Severity.OVERRIDE, Severity.SILENT)
     unsaid = {
         name: [(change.name, change.asked, change.becomes) for change in each.changes]
         for name, each in resolved.items()
@@ -206,6 +214,9 @@ def test_what_sglang_changes_a_rule_tells_of(resolved: dict[str, Resolved]) -> N
 
 def test_what_no_setting_promises_is_changed_as_its_rules_say(resolved: dict[str, Resolved]) -> None:
     assert resolved["sglang-moe-dispatch-ranks fires"].said["resolved"]["ep_size"] == 4
+    spread = resolved["sglang-moe-dispatch-groups does not"]
+    assert "sglang-attention-data-conservativeness" in spread.fired
+    assert spread.said["resolved"]["schedule_conservativeness"] == 0.3
     graphs = resolved["sglang-deepep-normal-graphs fires"].said["resolved"]["cuda_graph_config"]
     assert {graphs["decode"]["backend"], graphs["prefill"]["backend"]} == {"disabled"}
 

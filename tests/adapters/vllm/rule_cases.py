@@ -87,7 +87,66 @@ ASYNC = engine_args("--async-scheduling")
 LORA = engine_args("--enable-lora")
 EVENTS = engine_args("--kv-events-config", '{"enable_kv_cache_events": true}')
 
+NIXL = '{"kv_connector": "NixlConnector"}'
+SPECULATE, EAGLE = "--speculative-config", '{"method": "eagle", "num_speculative_tokens": 2}'
+SELF_DRAFT = '{"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 4}'
+
+
+def by_hand(*words: str) -> Options:
+    """One rank on an H200, vLLM 0.32, ``words`` by hand."""
+    return {"node": "h200x8", "version": "0.32.0", "spec": {"parallel": {"tensor": 1}, "engine_args": list(words)}}
+
+
 CASES: list[Case] = [
+    case(
+        "vllm-flag-alone",
+        "small",
+        (),
+        (),
+        on=by_hand("--eplb-config", '{"num_redundant_experts": 8}'),
+        **by_hand("--eplb-config", "{}"),
+    ),
+    case(
+        "vllm-flag-alone",
+        "small",
+        (),
+        (),
+        on=by_hand("--offload-backend", "prefetch"),
+        **by_hand("--offload-backend", "uva"),
+    ),
+    case("vllm-flag-alone", "small", (), (), on=by_hand("--enable-elastic-ep"), **by_hand()),
+    case("vllm-flag-alone", "small", (), (), on=by_hand("--enable-log-outputs"), **by_hand()),
+    case("vllm-flag-alone", "small", (), (), on=by_hand("--kv-transfer-config", NIXL), **by_hand()),
+    case("vllm-overlap-all2all", "kimi", (), (), on=engine_args("--ubatch-size", "2"), **engine_args()),
+    case("vllm-world-size", "kimi", (), (), on=engine_args("--prefill-context-parallel-size", "2"), **engine_args()),
+    case("vllm-flag-alone", "small", (), (), on=by_hand("--enable-auto-tool-choice"), **by_hand()),
+    case("vllm-flag-alone", "small", (), (), on=by_hand("--enable-batch-sharded-sampling"), **by_hand()),
+    case(
+        "vllm-hand-contradicts",
+        "small",
+        (Serving(cuda_graphs=True),),
+        (Serving(cuda_graphs=True),),
+        on=by_hand("--enforce-eager"),
+        **by_hand(),
+    ),
+    case("vllm-hand-limits", "small", (), (), on=by_hand("--max-num-scheduled-tokens", "256"), **by_hand()),
+    case("vllm-hand-speculation", "small", (), (), on=by_hand(SPECULATE, SELF_DRAFT), **by_hand()),
+    case("vllm-hand-draft-missing", "small", (), (), on=by_hand(SPECULATE, EAGLE), **by_hand(SPECULATE, SELF_DRAFT)),
+    case(
+        "vllm-hand-mtp-layers",
+        "small",
+        (),
+        (),
+        on=by_hand(SPECULATE, '{"method": "mtp", "num_speculative_tokens": 1}'),
+        **by_hand(SPECULATE, SELF_DRAFT),
+    ),
+    case(
+        "vllm-draft-attention-word",
+        "kimi",
+        (DFLASH, draft_attention("fa3")),
+        (DFLASH, draft_attention("FLASH_ATTN")),
+        on=H200,
+    ),
     case("vllm-cpu-host-tier", "small", (HOST,), (), on=CPU),
     case("vllm-cpu-nvfp4", "small", (WeightQuantization(experts="nvfp4"),), (), on=CPU),
     case("vllm-cpu-nvfp4-checkpoint", "kimi", (), (), on=CPU, node="b200x4"),
@@ -125,13 +184,6 @@ CASES: list[Case] = [
     case("vllm-speculation-method", "small", (Speculation(method="medusa"),), (NGRAM,)),
     case("vllm-speculation-method", "small", (Speculation(method="dspark", draft_checkpoint="d"),), (DFLASH,), on=CPU),
     case("vllm-draft-missing", "kimi", (Speculation(method="dflash", num_draft_tokens=7),), (DFLASH,)),
-    case(
-        "vllm-draft-slots-0.26",
-        "kimi",
-        (DFLASH, limits(1024, 6144)),
-        (DFLASH, limits(1024, 8192)),
-        on={"version": "0.26.0"},
-    ),
     case("vllm-draft-slots", "kimi", (DFLASH, limits(1, 8)), (NGRAM, limits(1, 8))),
     case("vllm-draft-active-requests", "kimi", (DFLASH, limits(1024, 4096)), (DFLASH, limits(512, 4096))),
     case("vllm-draft-fp8-kv", "kimi", (DFLASH, KVLayout(dtype="fp8_e4m3")), (DFLASH, FP8)),
@@ -270,6 +322,5 @@ CASES: list[Case] = [
         **engine_args("--quantization", "modelopt"),
     ),
     case("vllm-draft-tokens", "kimi", (Speculation(method="dflash", draft_checkpoint=DRAFT),), (DFLASH,)),
-    case("vllm-draft-scheduled-tokens-0.26", "kimi", (DFLASH,), (NGRAM,), on={"version": "0.26.0"}),
     case("vllm-kernel-kv-dtype", "small", (FP8, FLASH), (FP8, FLASH), on={"version": "0.26.0"}, version="0.32.0"),
 ]

@@ -37,6 +37,7 @@ BEYOND = [rule for rule in CORE_RULES if rule.id == "context-longer-than-model"]
 RULES: dict[str, Rule] = {rule.id: rule for rule in (*BEYOND, *backend.rules())}
 
 LATER = {
+    "vllm-hand-contradicts",
     "vllm-attention-data-dense",
     "vllm-cpu-fp8-head",
     "vllm-cpu-host-tier",

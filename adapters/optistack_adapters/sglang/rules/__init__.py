@@ -2,6 +2,7 @@
 
 from optistack.rules import Rule
 from optistack_adapters.sglang.rules.attention import RULES as ATTENTION
+from optistack_adapters.sglang.rules.by_hand import RULES as BY_HAND
 from optistack_adapters.sglang.rules.cache_modes import RULES as CACHE_MODES
 from optistack_adapters.sglang.rules.cpu import RULES as CPU
 from optistack_adapters.sglang.rules.drafting import RULES as DRAFTING
@@ -27,6 +28,7 @@ RULES: tuple[Rule, ...] = (
     *STORAGE,
     *CACHE_MODES,
     *SERVING,
+    *BY_HAND,
 )
 
 __all__ = ["RULES"]

@@ -56,7 +56,13 @@ def on_cpu(context: RuleContext) -> bool:
     return context.engine.device == "cpu"
 
 
+def drafting_method(context: RuleContext) -> str | None:
+    """How drafts are made: as the plan has it, or by a flag given by hand."""
+    by_hand = said(context, "--speculative-algorithm")
+    return context.stack.speculation.method.value or (by_hand.lower() if by_hand else None)
+
+
 def drafting(context: RuleContext, *methods: str) -> bool:
     """Whether there is speculation, by one of ``methods`` if any are given."""
-    method = context.stack.speculation.method.value
+    method = drafting_method(context)
     return method is not None and (not methods or method in methods)

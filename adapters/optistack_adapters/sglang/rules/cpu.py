@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from optistack.plugin import Domain
 from optistack.rules import Evidence, Rule, RuleContext, Severity
-from optistack_adapters.sglang.rules.common import BACKENDS, drafting, on_cpu
+from optistack_adapters.sglang.rules.common import BACKENDS, drafting, drafting_method, on_cpu
 
 
 def _dflash(context: RuleContext) -> bool:
@@ -13,7 +13,7 @@ def _dflash(context: RuleContext) -> bool:
 
 def _other_speculation(context: RuleContext) -> str | None:
     other = on_cpu(context) and drafting(context) and not drafting(context, "dflash")
-    return context.stack.speculation.method.value if other else None
+    return drafting_method(context) if other else None
 
 
 def _tiers(context: RuleContext) -> bool:

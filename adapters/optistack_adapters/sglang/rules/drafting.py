@@ -7,6 +7,7 @@ from optistack_adapters.sglang.rules.common import (
     BACKENDS,
     attention_backends,
     drafting,
+    drafting_method,
     kv_word,
     number,
     on_cpu,
@@ -47,12 +48,12 @@ def _ngram_pages(context: RuleContext) -> str | None:
 
 def _attention_data(context: RuleContext) -> str | None:
     spread = drafting(context, "ngram", "standalone") and context.spec.parallel.attention_data > 1
-    return context.stack.speculation.method.value if spread else None
+    return drafting_method(context) if spread else None
 
 
 def _blocks(context: RuleContext) -> str | None:
     asked = context.launch.has("--speculative-use-block-verification")
-    return context.stack.speculation.method.value or "no method" if asked and not drafting(context, *BLOCKS) else None
+    return drafting_method(context) or "no method" if asked and not drafting(context, *BLOCKS) else None
 
 
 def _rejection(context: RuleContext) -> str | None:
@@ -67,7 +68,7 @@ def _rejection_topk(context: RuleContext) -> bool:
 
 def _mixed(context: RuleContext) -> str | None:
     asked = context.launch.has("--enable-mixed-chunk") and drafting(context, "ngram", "standalone")
-    return context.stack.speculation.method.value if asked else None
+    return drafting_method(context) if asked else None
 
 
 def _sink(context: RuleContext) -> bool:
@@ -77,7 +78,7 @@ def _sink(context: RuleContext) -> bool:
 
 def _pipeline(context: RuleContext) -> str | None:
     staged = (number(context, "--pp-size", "--pipeline-parallel-size") or 1) > 1
-    return context.stack.speculation.method.value if staged and drafting(context) else None
+    return drafting_method(context) if staged and drafting(context) else None
 
 
 def _hidden_states(context: RuleContext) -> bool:

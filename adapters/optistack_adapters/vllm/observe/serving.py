@@ -11,7 +11,8 @@ def observe_serving(evidence: Evidence) -> dict[str, Observed | None]:
         "engine.version": _version(evidence),
         "serving.context_tokens": _context(evidence),
         "serving.max_running_requests": _running(evidence),
-        "serving.chunked_prefill_tokens": evidence.from_config("scheduler_config", "max_num_batched_tokens"),
+        "serving.chunked_prefill_tokens": evidence.from_config("scheduler_config", "max_num_scheduled_tokens")
+        or evidence.from_config("scheduler_config", "max_num_batched_tokens"),
         "serving.schedule_policy": evidence.from_config("scheduler_config", "policy"),
         "serving.prefix_caching": evidence.from_label("enable_prefix_caching"),
         "serving.attention_backend": _attention(evidence),

@@ -2,6 +2,7 @@
 
 from optistack.rules import Rule
 from optistack_adapters.vllm.rules.attention import ATTENTION_RULES
+from optistack_adapters.vllm.rules.by_hand import BY_HAND_RULES
 from optistack_adapters.vllm.rules.connectors import CONNECTOR_RULES
 from optistack_adapters.vllm.rules.cpu import CPU_RULES
 from optistack_adapters.vllm.rules.drafts import DRAFT_RULES
@@ -23,6 +24,7 @@ RULES: tuple[Rule, ...] = (
     *TIER_RULES,
     *CONNECTOR_RULES,
     *LAYOUT_RULES,
+    *BY_HAND_RULES,
 )
 
 __all__ = ["RULES"]

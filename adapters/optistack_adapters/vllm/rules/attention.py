@@ -17,7 +17,14 @@ from optistack_adapters.vllm.attention import (
 from optistack_adapters.vllm.defaults import BLACKWELL
 from optistack_adapters.vllm.rules.reading import NON_CAUSAL_METHODS, drafts, is_mla, kv_dtype, method, on_cpu
 
-_OTHER = ("TRITON_FLASHINFER", "TRITON_FLASH_ATTN", "FLASH_ATTN_DIFFKV", "TRITON_ATTN_DIFFKV", "TURBOQUANT", "CUSTOM")
+OTHER_KERNELS = (
+    "TRITON_FLASHINFER",
+    "TRITON_FLASH_ATTN",
+    "FLASH_ATTN_DIFFKV",
+    "TRITON_ATTN_DIFFKV",
+    "TURBOQUANT",
+    "CUSTOM",
+)
 """Known to vLLM and not to the tables of this adapter."""
 
 
@@ -60,7 +67,7 @@ def _kind(context: RuleContext) -> str | None:
 
 def _unknown(context: RuleContext) -> str | None:
     word = _word(context)
-    if word is None or on_cpu(context) or word in KERNELS or word in MLA_KERNELS or word in _OTHER:
+    if word is None or on_cpu(context) or word in KERNELS or word in MLA_KERNELS or word in OTHER_KERNELS:
         return None
     return f"{word}. {nearest(word, (*MLA_KERNELS, *KERNELS) if is_mla(context) else (*KERNELS, *MLA_KERNELS))}"
 

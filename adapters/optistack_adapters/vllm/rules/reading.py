@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from optistack.rules import RuleContext
+from optistack_adapters.vllm.scheduling import BLOCK_DRAFTERS
 
-NON_CAUSAL_METHODS = ("dflash", "dspark")
+NON_CAUSAL_METHODS = BLOCK_DRAFTERS
 """Methods whose draft model attends both ways inside a block."""
 
 WITH_TARGET_STATES = ("eagle", "eagle3", "mtp", "dflash", "dspark")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from optistack.plugin import Domain
 from optistack.rules import Evidence, Rule, RuleContext, Severity
 from optistack_adapters.vllm.rules.reading import drafts, method, on_cpu
@@ -56,8 +58,8 @@ def _lora(context: RuleContext) -> str | None:
 
 
 def _world(context: RuleContext) -> str | None:
-    sizes = [_flag(context, f"--{what}-parallel-size") or 1 for what in ("tensor", "pipeline", "data")]
-    world = sizes[0] * sizes[1] * sizes[2]
+    kinds = ("tensor", "pipeline", "data", "prefill-context")
+    world = math.prod(_flag(context, f"--{what}-parallel-size") or 1 for what in kinds)
     if on_cpu(context) or world <= context.node.gpus or context.launch.has("--distributed-executor-backend"):
         return None
     return f"{world} ranks, {context.node.gpus} GPUs"
@@ -77,7 +79,8 @@ def _balancing(context: RuleContext) -> bool:
 
 
 def _overlap(context: RuleContext) -> str | None:
-    if on_cpu(context) or not context.launch.has("--enable-dbo"):
+    overlaps = context.launch.has("--enable-dbo") or (_flag(context, "--ubatch-size") or 0) > 1
+    if on_cpu(context) or not overlaps:
         return None
     word = context.launch.value_of("--all2all-backend") or "allgather_reducescatter"
     return None if word.startswith(("deepep_", "nixl_ep")) else word
@@ -183,8 +186,9 @@ SCHEDULING_RULES: tuple[Rule, ...] = (
     Rule(
         id="vllm-overlap-all2all",
         severity=Severity.ERROR,
-        message="--enable-dbo needs DeepEP or NIXL between experts, and --all2all-backend is {detail}.",
-        fix="Give --all2all-backend deepep_low_latency beside it, or leave --enable-dbo out.",
+        message="--enable-dbo and --ubatch-size need DeepEP or NIXL between experts, and --all2all-backend is "
+        "{detail}.",
+        fix="Give --all2all-backend deepep_low_latency beside it, or leave them out.",
         upstream="vllm 0.33 config/vllm.py: use_ubatching",
         fires=_overlap,
         evidence=Evidence.OBSERVED,

@@ -28,22 +28,6 @@ def _unlimited(context: RuleContext) -> bool:
     return method(context) in NON_CAUSAL_METHODS and _limits(context) is None
 
 
-def _slots_before_032(context: RuleContext) -> str | None:
-    limits = _limits(context)
-    if limits is None or method(context) not in NON_CAUSAL_METHODS:
-        return None
-    left = limits[0] - (drafts(context) - 1) * limits[1]
-    return f"{limits[0]} - {drafts(context) - 1} x {limits[1]} = {left}" if left <= 0 else None
-
-
-def _fewer_tokens(context: RuleContext) -> str | None:
-    limits = _limits(context)
-    if limits is None or method(context) not in NON_CAUSAL_METHODS or drafts(context) < 2:
-        return None
-    left = limits[0] - (drafts(context) - 1) * limits[1]
-    return f"{left} of {limits[0]}" if left > 0 else None
-
-
 def _slots_of_032(context: RuleContext) -> str | None:
     return _without_room(context, {"dflash": drafts(context), "dspark": drafts(context) - 1, "draft_model": 1})
 
@@ -127,29 +111,6 @@ SPECULATION_RULES: tuple[Rule, ...] = (
         upstream="vllm 0.26 config/vllm.py:1712, vllm 0.33 config/vllm.py:2388",
         fires=_unlimited,
         backends=("vllm",),
-    ),
-    Rule(
-        id="vllm-draft-slots-0.26",
-        severity=Severity.ERROR,
-        message="vLLM takes the draft's slots of every running request out of the prefill tokens, and none are left: "
-        "{detail}.",
-        fix="Lower serving.max_running_requests or raise serving.chunked_prefill_tokens.",
-        upstream="vllm 0.26 config/vllm.py:1712",
-        fires=_slots_before_032,
-        backends=("vllm",),
-        versions="<0.32",
-    ),
-    Rule(
-        id="vllm-draft-scheduled-tokens-0.26",
-        severity=Severity.OVERRIDE,
-        message="vLLM 0.26 takes the draft's slots of every running request out of the tokens of a pass "
-        "(--max-num-batched-tokens), so that a pass of prefill has fewer: {detail}.",
-        fix="Lower serving.max_running_requests, use a newer vLLM, or accept it with --accept-overrides.",
-        upstream="vllm 0.26 config/vllm.py:1712",
-        fires=_fewer_tokens,
-        evidence=Evidence.OBSERVED,
-        backends=("vllm",),
-        versions="<0.32",
     ),
     Rule(
         id="vllm-draft-slots-0.32",

@@ -8,7 +8,7 @@ from itertools import groupby
 from rich.console import RenderableType
 from rich.text import Text
 
-from optistack.cli.views.common import columns, heading, indented, size_text
+from optistack.cli.views.common import MIB, columns, heading, indented, size_text
 from optistack.plan.diff import Difference, Part
 
 SIZE = " bytes"
@@ -43,8 +43,9 @@ def _row(difference: Difference) -> tuple[Text, Text, Text]:
     name, sized = difference.name, difference.part is Part.MEMORY and difference.name.endswith(SIZE)
     if sized:
         name = name.removesuffix(SIZE)
-    before = _said(difference.before, difference.who_before, sized=sized)
-    after = _said(difference.after, difference.who_after, sized=sized)
+    exact = sized and _sizes(difference)[0] == _sizes(difference)[1]
+    before = _said(difference.before, difference.who_before, sized=sized, exact=exact)
+    after = _said(difference.after, difference.who_after, sized=sized, exact=exact)
     if difference.before is None:
         return Text("+", "green"), Text(name, "green"), after
     if difference.after is None:
@@ -52,10 +53,17 @@ def _row(difference: Difference) -> tuple[Text, Text, Text]:
     return Text("~", "yellow"), Text(name), Text.assemble(before, " → ", after, (_change(difference), "dim"))
 
 
-def _said(value: str | None, who: str, *, sized: bool) -> Text:
+def _sizes(difference: Difference) -> tuple[str, ...]:
+    values = (difference.before, difference.after)
+    return tuple(size_text(int(value.replace(",", ""))) if value is not None else "" for value in values)
+
+
+def _said(value: str | None, who: str, *, sized: bool, exact: bool) -> Text:
+    """``exact``: two sizes that are one in GiB are told in MiB."""
     shown = " ".join((value or "").split())
     if sized and value is not None:
-        shown = size_text(int(value.replace(",", "")))
+        size = int(value.replace(",", ""))
+        shown = f"{size / MIB:,.1f} MiB" if exact else size_text(size)
     return Text.assemble(shown, (f" ({who})" if who else "", "dim"))
 
 

@@ -25,7 +25,7 @@ def decide(ctx: PlanContext) -> KVLayout:
     backends = attention_backends(ctx.engine.backend, ctx.node.sm, ctx.model, options.dtype, str(scales.value))
     return KVLayout(
         dtype=choose(options.dtype, why=_saved(ctx)),
-        draft_dtype=_draft_dtype(options),
+        draft_dtype=_draft_dtype(options, ctx.engine.backend),
         scales=scales,
         scales_file=choose(options.scales_file, why="option scales_file") if options.scales_file else UNSET,
         serving=Serving(attention_backend=backends),
@@ -39,7 +39,14 @@ def _saved(ctx: PlanContext) -> str:
     return f"{small:,} bytes a token on each GPU instead of {large:,} in BF16"
 
 
-def _draft_dtype(options: Options) -> Value[str]:
+BROKEN_DRAFT_KV = {
+    "vllm": "vllm-project/vllm#41559, #42692, #48787",
+    "sglang": "sglang 0.5.23 mem_cache/kv_cache_dtype.py (fa4 drafts ignore it)",
+}
+"""Where it broke, by engine."""
+
+
+def _draft_dtype(options: Options, backend: str) -> Value[str]:
     if options.draft_dtype == "same":
         return choose(options.dtype, why="option draft_dtype: the same as the target's")
     if "draft_dtype" in options.model_fields_set:
@@ -47,5 +54,5 @@ def _draft_dtype(options: Options) -> Value[str]:
     return suggest(
         options.draft_dtype,
         why="a draft's KV is small, and quantized KV under a draft's non-causal attention has broken repeatedly",
-        reference="vllm-project/vllm#41559, #42692, #48787; sglang mem_cache/kv_cache_dtype.py (fa4 drafts ignore it)",
+        reference=BROKEN_DRAFT_KV.get(backend, ""),
     )

@@ -1,0 +1,6 @@
+"""``optistack dflash``."""
+
+from optistack_dflash.commands import serving, training
+from optistack_dflash.commands.app import app
+
+__all__ = ["app", "serving", "training"]

@@ -1,0 +1,208 @@
+"""Training: blocks at random anchors of the target's own answers, pulled towards what the target would say there."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from optistack.errors import CheckFailedError, InputError
+from optistack_dflash.drafter.acceptance import Acceptance, measure
+from optistack_dflash.drafter.blocks import blocks_at, draft_hidden, sample_anchors
+from optistack_dflash.drafter.corpus import Corpus
+from optistack_dflash.drafter.losses import head_loss, position_weights
+from optistack_dflash.drafter.network import Drafter, save_drafter, write_whole
+from optistack_dflash.drafter.target import Target
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train. It ends after ``steps`` or ``max_s`` seconds, whichever comes first; the learning rate warms up
+    over ``warmup`` of that and falls to a twentieth along a cosine. ``batch_tokens`` context tokens and ``anchors``
+    blocks a sequence make a micro-batch, ``accumulate`` of them a step."""
+
+    steps: int = 1000
+    max_s: float = math.inf
+    batch_tokens: int = 8192
+    accumulate: int = 1
+    anchors: int = 64
+    learning_rate: float = 1e-3
+    warmup: float = 0.03
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    loss: str = "kl"
+    decay: float = 4.0
+    seed: int = 0
+    report_every: int = 100
+    chunk_tokens: int = 8192
+
+
+@dataclass
+class State:
+    """Where training stands. ``elapsed_s`` counts over resumptions."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    elapsed_s: float = 0.0
+    log: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Trainer:
+    """Trains ``drafter`` in place and keeps it in ``out``, a folder that engines can load at any time; what is needed
+    to go on is in ``out/training``. ``tell`` is given each report."""
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        target: Target,
+        corpus: Corpus,
+        held_out: Corpus | None,
+        recipe: Recipe,
+        out: Path,
+        tell: Callable[[dict[str, Any]], None] = lambda report: None,
+    ) -> None:
+        self.drafter, self.target, self.corpus, self.held_out = drafter.to(target.device), target, corpus, held_out
+        self.recipe, self.out, self.tell, self.state = recipe, out, tell, State()
+        target.check(drafter.shape)
+        self._optimizer = torch.optim.AdamW(
+            drafter.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=recipe.weight_decay
+        )
+        self._weights = position_weights(drafter.shape.block_size, recipe.decay).to(target.device)
+        self._dice = torch.Generator(device=target.device).manual_seed(recipe.seed)
+
+    @property
+    def _file(self) -> Path:
+        return self.out / "training" / "state.pt"
+
+    def run(self) -> Acceptance | None:
+        """Train to the end of the recipe; the last held-out acceptance. CheckFailedError when loss or gradient is not a
+        number: ``out`` then holds the last report's weights. InputError when the disk is full."""
+        recipe, state = self.recipe, self.state
+        began, before_s = time.monotonic(), state.elapsed_s
+        batches = self._batches()
+        acceptance: Acceptance | None = None
+        losses: list[float] = []
+        self.drafter.train()
+        while state.step < recipe.steps and state.elapsed_s < recipe.max_s:
+            losses.append(self._step(batches))
+            state.step += 1
+            state.elapsed_s = before_s + time.monotonic() - began
+            ended = state.step >= recipe.steps or state.elapsed_s >= recipe.max_s
+            if ended or state.step % recipe.report_every == 0:
+                acceptance = self._report(losses)
+                losses = []
+        return acceptance
+
+    def resume(self) -> bool:
+        """Go on from ``out``; False when nothing was kept there. InputError when it was trained by another recipe."""
+        if not self._file.is_file():
+            return False
+        try:
+            kept = torch.load(self._file, map_location=self.target.device, weights_only=True)
+            self.drafter.load_state_dict(kept["drafter"])
+            self._optimizer.load_state_dict(kept["optimizer"])
+            self._dice.set_state(kept["dice"].cpu())
+            self.state = State(**kept["state"])
+        except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"Training cannot be resumed from {self._file}: {error}.", fix="Delete it to begin anew."
+            ) from error
+        return True
+
+    def _batches(self) -> Iterator[list[int]]:
+        """Batches from where the state stands, epoch after epoch."""
+        while True:
+            seed = self.recipe.seed * 1_000_003 + self.state.epoch
+            for number, rows in enumerate(self.corpus.epoch(seed, self.recipe.batch_tokens)):
+                if number >= self.state.batch:
+                    self.state.batch += 1
+                    yield rows
+            self.state.epoch += 1
+            self.state.batch = 0
+
+    def _step(self, batches: Iterator[list[int]]) -> float:
+        recipe, total = self.recipe, 0.0
+        for group in self._optimizer.param_groups:
+            group["lr"] = recipe.learning_rate * self._pace()
+        for _ in range(recipe.accumulate):
+            loss = self._loss(next(batches)) / recipe.accumulate
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            total += float(loss.detach())
+        norm = float(torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), recipe.clip))
+        if not math.isfinite(total) or not math.isfinite(norm):
+            what = "loss" if not math.isfinite(total) else "gradient"
+            kept = f"{self.out} holds step {self.state.log[-1]['step']}" if self.state.log else "nothing was kept yet"
+            raise CheckFailedError(
+                f"Training stopped at step {self.state.step + 1}: the {what} is not a number; {kept}.",
+                fix="Resume with a lower learning rate.",
+            )
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return total
+
+    def _pace(self) -> float:
+        recipe, state = self.recipe, self.state
+        done = max(state.step / recipe.steps, state.elapsed_s / recipe.max_s)
+        if done < recipe.warmup:
+            return (done + 1 / recipe.steps) / (recipe.warmup + 1 / recipe.steps)
+        return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+    def _loss(self, rows: list[int]) -> torch.Tensor:
+        target, shape, recipe = self.target, self.drafter.shape, self.recipe
+        batch = self.corpus.batch(rows)
+        states, last = target.states(batch.tokens, shape.captured_layers)
+        anchors, valid = sample_anchors(batch, recipe.anchors, self._dice)
+        blocks = blocks_at(batch, anchors, valid, shape.block_size)
+        with torch.autocast(target.device.type, torch.bfloat16):
+            hidden = draft_hidden(self.drafter, target, batch, states, anchors)
+        # The target's state one token earlier says what it would emit at the drafted position.
+        before = (anchors[..., None] + torch.arange(shape.block_size - 1, device=anchors.device))[blocks.known]
+        row = torch.arange(len(rows), device=anchors.device)[:, None, None].expand_as(blocks.known)[blocks.known]
+        return head_loss(
+            hidden[blocks.known],
+            last[row, before],
+            blocks.labels[blocks.known],
+            self._weights.expand_as(blocks.known)[blocks.known],
+            target.head,
+            recipe.loss,
+            recipe.chunk_tokens,
+        )
+
+    def _report(self, losses: list[float]) -> Acceptance | None:
+        acceptance = measure(self.drafter, self.target, self.held_out) if self.held_out else None
+        report: dict[str, Any] = {
+            "step": self.state.step,
+            "epoch": self.state.epoch,
+            "seconds": round(self.state.elapsed_s, 1),
+            "loss": round(sum(losses) / len(losses), 4),
+        }
+        if acceptance:
+            report["acceptance_length"] = round(acceptance.length, 4)
+            report["by_position"] = [round(share, 4) for share in acceptance.by_position]
+        self.state.log.append(report)
+        self._keep()
+        self.tell(report)
+        return acceptance
+
+    def _keep(self) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        content = io.BytesIO()
+        kept = {
+            "drafter": self.drafter.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "dice": self._dice.get_state(),
+            "state": asdict(self.state),
+        }
+        torch.save(kept, content)
+        write_whole(self._file, content.getvalue())
+        save_drafter(self.drafter, self.out)
+        lines = "".join(json.dumps(report) + "\n" for report in self.state.log)
+        write_whole(self._file.with_name("log.jsonl"), lines.encode())

@@ -1,0 +1,171 @@
+"""Training goes on where it stopped, keeps the last good drafter, and refuses what it cannot learn from."""
+
+from __future__ import annotations
+
+import errno
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from optistack.errors import CheckFailedError, InputError
+from optistack_dflash.drafter import trainer as trainer_module
+from optistack_dflash.drafter.corpus import Corpus
+from optistack_dflash.drafter.losses import LOSSES, head_loss
+from optistack_dflash.drafter.network import Drafter, load_drafter
+from optistack_dflash.drafter.provenance import Provenance
+from optistack_dflash.drafter.shape import DrafterShape
+from optistack_dflash.drafter.shards import Recorded, read_folder, write_shard
+from optistack_dflash.drafter.trainer import Recipe, Trainer
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def train(target: Any, answers: list[Recorded], shape: DrafterShape, tmp_path: Path) -> Any:
+    def make(out: str = "out", **recipe: Any) -> Trainer:
+        torch.manual_seed(0)
+        corpus = Corpus(answers, CPU, max_tokens=64)
+        given = {"steps": 12, "report_every": 4, "batch_tokens": 128, "anchors": 8, **recipe}
+        return Trainer(Drafter(shape), target, corpus, None, Recipe(**given), tmp_path / out)
+
+    return make
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_drafter(folder).state_dict()
+
+
+def test_a_training_that_was_broken_off_ends_as_if_it_had_not_been(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = train("whole")
+    whole.run()
+
+    broken = train("broken")
+    step = Trainer._step
+    monkeypatch.setattr(Trainer, "_step", lambda self, batches: 1 / 0 if self.state.step == 6 else step(self, batches))
+    with pytest.raises(ZeroDivisionError):
+        broken.run()
+    monkeypatch.undo()
+    again = train("broken")
+    assert again.resume()
+    assert again.state.step == 4
+    again.run()
+
+    assert [one["step"] for one in again.state.log] == [4, 8, 12]
+    for name, value in weights(whole.out).items():
+        assert torch.equal(value, weights(again.out)[name]), name
+
+
+def test_accumulated_micro_batches_train_too(train: Any) -> None:
+    trainer = train(accumulate=3, steps=4)
+    before = {name: value.clone() for name, value in trainer.drafter.state_dict().items()}
+    trainer.run()
+    assert any(not torch.equal(value, before[name]) for name, value in trainer.drafter.state_dict().items())
+
+
+def test_not_a_number_stops_with_the_step_and_keeps_the_last_good_drafter(
+    train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = train()
+    loss = Trainer._loss
+    monkeypatch.setattr(
+        Trainer, "_loss", lambda self, rows: loss(self, rows) * (float("nan") if self.state.step == 9 else 1.0)
+    )
+    with pytest.raises(CheckFailedError, match="stopped at step 10: the loss is not a number.* holds step 8") as failed:
+        trainer.run()
+    assert "lower learning rate" in failed.value.fix
+    assert all(value.isfinite().all() for value in weights(trainer.out).values())
+
+
+def test_a_full_disk_leaves_the_drafter_that_was_there(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = train(steps=4)
+    trainer.run()
+    good = weights(trainer.out)
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("optistack_dflash.drafter.network.os.fsync", full)
+    more = train(steps=8)
+    assert more.resume()
+    with pytest.raises(InputError, match="cannot be written: No space left on device"):
+        more.run()
+    for name, value in weights(trainer.out).items():
+        assert torch.equal(value, good[name])
+    assert not list(trainer.out.rglob("*.part"))
+
+
+def test_seconds_end_a_training_too(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 5))
+    monkeypatch.setattr(trainer_module.time, "monotonic", lambda: float(next(clock)))
+    trainer = train(steps=1000, max_s=20.0)
+    trainer.run()
+    assert trainer.state.step == 4
+    assert json.loads((trainer.out / "training" / "log.jsonl").read_text().splitlines()[-1])["step"] == 4
+
+
+@pytest.mark.parametrize("kind", sorted(LOSSES))
+def test_the_loss_in_chunks_is_the_loss_at_once(kind: str) -> None:
+    torch.manual_seed(0)
+    hidden, teacher, head = torch.randn(10, 8), torch.randn(10, 8), torch.randn(20, 8)
+    labels, scale = torch.randint(0, 20, (10,)), torch.rand(10)
+    one = hidden.clone().requires_grad_()
+    plain = (LOSSES[kind](one @ head.T, teacher @ head.T, labels) * scale).sum() / scale.sum()
+    plain.backward()
+    two = hidden.clone().requires_grad_()
+    chunked = head_loss(two, teacher, labels, scale, head, kind, 3)
+    chunked.backward()
+    assert torch.allclose(plain, chunked)
+    assert torch.allclose(one.grad, two.grad, atol=1e-6)
+    if kind != "ce":
+        same = head_loss(teacher.clone().requires_grad_(), teacher, labels, scale, head, kind, 4)
+        assert same.abs() < 1e-5
+
+
+def record(folder: Path, target: Any, answers: list[Recorded], **changes: str) -> None:
+    provenance = Provenance(target.name, target.revision, target.template, (("temperature", 0.0),), "test 1")
+    provenance = replace(provenance, **changes)  # type: ignore[arg-type]  # all of them are text
+    write_shard(folder / "one.safetensors", answers, domain="code", provenance=provenance)
+
+
+def test_recorded_tokens_come_back_as_they_were(target: Any, answers: list[Recorded], tmp_path: Path) -> None:
+    record(tmp_path, target, answers)
+    assert read_folder(tmp_path, revision=target.revision, template=target.template, target=target.name) == answers
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"revision": "0" * 32, "target": "other"}, "was written by another target: other"),
+        ({"template": "0" * 32}, "another chat template"),
+    ],
+)
+def test_tokens_of_another_target_or_template_are_refused(
+    target: Any, answers: list[Recorded], tmp_path: Path, changes: dict[str, str], says: str
+) -> None:
+    record(tmp_path, target, answers, **changes)
+    with pytest.raises(InputError, match=says):
+        read_folder(tmp_path, revision=target.revision, template=target.template, target=target.name)
+
+
+def test_a_damaged_shard_is_named(target: Any, answers: list[Recorded], tmp_path: Path) -> None:
+    record(tmp_path, target, answers)
+    file = tmp_path / "one.safetensors"
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(InputError, match=r"one\.safetensors cannot be read"):
+        read_folder(tmp_path, revision=target.revision, template=target.template, target=target.name)
+
+
+def test_a_drafter_for_another_target_is_refused(target: Any, shape: DrafterShape) -> None:
+    with pytest.raises(InputError, match="vocabulary of 100 and hidden size 32"):
+        target.check(replace(shape, vocab=100))
+    with pytest.raises(InputError, match="made for a target of 5 layers"):
+        target.check(replace(shape, target_layers=5))
+
+
+def test_answers_too_short_to_learn_from_are_refused() -> None:
+    with pytest.raises(InputError, match="None of 1 sequences has an answer of two tokens"):
+        Corpus([Recorded((1, 2, 3), 2)], CPU, max_tokens=64)
