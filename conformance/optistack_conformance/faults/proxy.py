@@ -110,8 +110,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"data: [DONE]\n\n")
             except (BrokenPipeError, ConnectionResetError):
                 if self.proxy.tamper.fault is Fault.LEAKED_STREAM:
-                    for _ in lines:  # the client has gone, and the engine works on
-                        pass
+                    # The client has gone and the engine works on, until the proxy itself goes.
+                    with contextlib.suppress(httpx.TransportError):
+                        for _ in lines:
+                            pass
 
     @staticmethod
     def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
