@@ -22,7 +22,7 @@ SGLANG_CACHED = "sglang:cached_tokens_total"
 class EngineInfo:
     """``None`` where the server does not say. ``page_tokens`` is the unit of prefix caching; ``kv_tokens`` what fits
     on the device; ``speculative`` whether it drafts; ``device`` what it runs on (``cpu``, ``cuda``); ``metrics``
-    whether it has a metrics page."""
+    whether it has a metrics page, ``seeds`` whether it looks at a request's seed."""
 
     name: str
     version: str
@@ -34,6 +34,7 @@ class EngineInfo:
     speculative: bool = False
     device: str | None = None
     metrics: bool = False
+    seeds: bool = True
 
 
 def read_engine(endpoint: Endpoint) -> EngineInfo:
@@ -98,6 +99,7 @@ def _sglang(info: dict[str, Any], common: dict[str, Any]) -> EngineInfo:
         kv_tokens=_number(info.get("max_total_num_tokens")),
         kv_dtype=None if dtype in (None, "auto") else str(dtype),
         speculative=bool(info.get("speculative_algorithm")),
+        seeds=bool(info.get("enable_deterministic_inference")),
         device=None if info.get("device") is None else str(info["device"]),
         **common,
     )
