@@ -15,7 +15,8 @@ LONG_CONTEXT_TOKENS = 1024
 
 
 class Profile(BaseModel):
-    """Sample sizes. ``quick`` takes under 3 minutes, ``full`` under 15, with SmolLM2-135M on two cores.
+    """Sample sizes. ``quick`` is meant to take 3 minutes and ``full`` 15, with SmolLM2-135M on two idle cores; what was
+    measured stands in docs/conformance.md.
 
     ``sequences`` of ``sequence_tokens`` each are scored under every cache state; ``greedy_tokens`` are checked for
     their margin (a wrong token at rate r is missed with probability (1 - r)^n); ``sampled_tokens`` are drawn at

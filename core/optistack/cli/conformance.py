@@ -39,7 +39,7 @@ def conformance(
         Path | None, typer.Option("--stack", metavar="FILE", help="Start this stack without and with its plugins.")
     ] = None,
     profile: Annotated[
-        str, typer.Option("--profile", metavar="NAME", help="quick (3 minutes) or full (15), on two cores.")
+        str, typer.Option("--profile", metavar="NAME", help="quick or full: the sample sizes.")
     ] = "quick",
     lossy: Annotated[
         str | None, typer.Option("--lossy", metavar="NAME", help="fp8-kv or nvfp4: tier 2 judges what is lost.")
