@@ -74,15 +74,31 @@ def sessions(scorer: Scorer, *, number: int, page_tokens: int, seed: str) -> lis
     finds a page by its own tokens, or by part of its prefix, takes another session's.
     """
     page = max(page_tokens, 16)
-    needed = (number + 2) * page + 32
-    ids: list[int] = []
-    part = 0
-    while len(ids) < needed:
-        ids += scorer.token_ids(prose(f"{seed}/{part}", 40))
-        part += 1
+    ids = _ids(scorer, (number + 2) * page + 32, seed)
     shared, rest = ids[: 2 * page], ids[2 * page :]
     tail = ids[-9:]
     return [(*rest[index * page : (index + 1) * page], *shared, *tail) for index in range(number)]
+
+
+def branches(scorer: Scorer, *, number: int, page_tokens: int, seed: str) -> list[tuple[int, ...]]:
+    """Prompts that begin alike, as sessions under one system prompt do: a page that all share, one of each its own,
+    and another that all share. The third page's KV differs although its tokens and the first page's do not."""
+    page = max(page_tokens, 16)
+    # The very first page is left out: with small pages other texts may begin with it.
+    ids = _ids(scorer, (number + 3) * page + 32, seed)[page:]
+    first, last, rest = ids[:page], ids[page : 2 * page], ids[2 * page :]
+    tail = ids[-9:]
+    return [(*first, *rest[index * page : (index + 1) * page], *last, *tail) for index in range(number)]
+
+
+def _ids(scorer: Scorer, number: int, seed: str) -> list[int]:
+    """At least ``number`` token ids of prose."""
+    ids: list[int] = []
+    part = 0
+    while len(ids) < number:
+        ids += scorer.token_ids(prose(f"{seed}/{part}", 40))
+        part += 1
+    return ids
 
 
 def chunks(total: int, size: int) -> Sequence[int]:

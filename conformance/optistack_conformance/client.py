@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -44,6 +44,12 @@ class Stream:
         )
 
     @property
+    def reasoning(self) -> str:
+        """What choice 0 of a chat thinks aloud before it answers, where the server keeps that apart."""
+        deltas = [choice.get("delta") or {} for choice in self.choices if choice.get("index", 0) == 0]
+        return "".join(reasoning_of(delta) for delta in deltas)
+
+    @property
     def finish_reasons(self) -> list[str]:
         return [choice["finish_reason"] for choice in self.choices if choice.get("finish_reason")]
 
@@ -53,8 +59,22 @@ class Stream:
         return next((event["usage"] for event in reversed(self.events) if event.get("usage")), None)
 
 
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """Of a message or a delta. vLLM says ``reasoning`` since 0.12, others ``reasoning_content``."""
+    return str(message.get("reasoning_content") or message.get("reasoning") or "")
+
+
 class Client(Endpoint):
     """An ``Endpoint`` whose payloads stay raw, so that a client library cannot tidy a fault away."""
+
+    @classmethod
+    def over(cls, endpoint: Endpoint) -> Client:
+        """The same connection as a ``Client``; whoever opened ``endpoint`` closes it."""
+        if isinstance(endpoint, Client):
+            return endpoint
+        client = cls.__new__(cls)
+        client.url, client._client = endpoint.url, endpoint._client
+        return client
 
     def __enter__(self) -> Self:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,8 @@ SGLANG_CACHED = "sglang:cached_tokens_total"
 @dataclass(frozen=True)
 class EngineInfo:
     """``None`` where the server does not say. ``page_tokens`` is the unit of prefix caching; ``kv_tokens`` what fits
-    on the device; ``speculative`` whether it drafts; ``metrics`` whether it has a metrics page."""
+    on the device; ``speculative`` whether it drafts; ``device`` what it runs on (``cpu``, ``cuda``); ``metrics``
+    whether it has a metrics page, ``seeds`` whether it looks at a request's seed."""
 
     name: str
     version: str
@@ -30,7 +32,9 @@ class EngineInfo:
     page_tokens: int | None = None
     kv_tokens: int | None = None
     speculative: bool = False
+    device: str | None = None
     metrics: bool = False
+    seeds: bool = True
 
 
 def read_engine(endpoint: Endpoint) -> EngineInfo:
@@ -40,9 +44,12 @@ def read_engine(endpoint: Endpoint) -> EngineInfo:
     metrics = endpoint.metrics()
     common: dict[str, Any] = {"model": endpoint.model(), "max_tokens": int(length) if length else None}
     common["metrics"] = bool(metrics.samples)
+    info = endpoint.get_json("/server_info")
     if version := (endpoint.get_json("/version") or {}).get("version"):
-        return _vllm(str(version), metrics, common)
-    info = endpoint.get_json("/server_info") or endpoint.get_json("/get_server_info")
+        # A route for development: it is there only where it was asked for.
+        said = re.search(r"\bdevice_config=(\w+)", str((info or {}).get("vllm_config")))
+        return _vllm(str(version), metrics, {**common, "device": said[1] if said else None})
+    info = info or endpoint.get_json("/get_server_info")
     if info:
         return _sglang(info, common)
     return EngineInfo(name="unknown", version="unknown", **common)
@@ -92,6 +99,8 @@ def _sglang(info: dict[str, Any], common: dict[str, Any]) -> EngineInfo:
         kv_tokens=_number(info.get("max_total_num_tokens")),
         kv_dtype=None if dtype in (None, "auto") else str(dtype),
         speculative=bool(info.get("speculative_algorithm")),
+        seeds=bool(info.get("enable_deterministic_inference")),
+        device=None if info.get("device") is None else str(info["device"]),
         **common,
     )
 

@@ -39,7 +39,10 @@ class Figure(BaseModel):
 
 
 class CaseResult(BaseModel):
-    """One case. ``id`` is stable: ``lossless/kl-of-prefix-hit``; ``why`` is one line or a few."""
+    """One case. ``id`` is stable: ``lossless/kl-of-prefix-hit``; ``why`` is one line or a few.
+
+    ``known`` is the rule that explains a failure, where there is one; it excuses nothing.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,6 +51,7 @@ class CaseResult(BaseModel):
     summary: str
     outcome: Outcome
     why: str = ""
+    known: str = ""
     figures: tuple[Figure, ...] = ()
     duration_s: float = 0.0
 

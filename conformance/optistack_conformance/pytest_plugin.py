@@ -6,6 +6,8 @@ nothing unless ``--endpoint`` is given.
 
 from __future__ import annotations
 
+import fnmatch
+import re
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +58,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError("the conformance suite needs --endpoint URL")
     selection = config.stash[SELECTION]
     names = {TIERS[tier] for tier in selection.chosen_tiers} | ({"plugins"} if selection.plugins else set())
-    left_out = [item for item in ours if item.path.parent.name not in names or "NOTSET" in item.name]
+    patterns = [re.compile(fnmatch.translate(pattern.replace("[", "[[]"))) for pattern in selection.cases]
+    left_out = [
+        item
+        for item in ours
+        if item.path.parent.name not in names
+        or "NOTSET" in item.name
+        or (patterns and not any(pattern.match(_identity(item)[0]) for pattern in patterns))
+    ]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
 
@@ -79,6 +88,7 @@ def pytest_runtest_makereport(
         item.config.stash[RESULTS].append(result)
         # JUnit takes them from the report of the teardown, which copies them from the item.
         item.user_properties += [(figure.name, _property(figure)) for figure in result.figures]
+        item.user_properties += [("known rule", result.known)] if result.known else []
     return report
 
 
@@ -100,7 +110,7 @@ def _selection(url: str, config: pytest.Config) -> Selection:
     values: dict[str, Any] = {"endpoint": url, "baseline": config.getoption("--baseline")}
     for word in config.getoption("--conformance"):
         key, _, value = word.partition("=")
-        values[key] = value.split(",") if key in ("tiers", "plugins") else value
+        values[key] = value.split(",") if key in ("tiers", "plugins", "cases") else value
     try:
         return Selection.model_validate(values)
     except ValidationError as error:
@@ -109,20 +119,12 @@ def _selection(url: str, config: pytest.Config) -> Selection:
 
 
 def _result(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, doubt: bool) -> CaseResult:
-    from optistack.cases import ConformanceCase
+    from optistack_conformance.known import known_rule
     from optistack_conformance.outcomes import CaseResult, Outcome
-    from optistack_conformance.selection import TIERS
 
-    group = item.path.parent.name
-    tiers = {name: tier for tier, name in TIERS.items()}
-    case = getattr(getattr(item, "callspec", None), "params", {}).get("case")
-    if isinstance(case, ConformanceCase):
-        name, tier, summary = f"plugins/{case.id}", case.tier, case.summary
-    else:
-        name = f"{group}/{item.name.removeprefix('test_').replace('_', '-')}"
-        tier = tiers.get(group, 0)
-        summary = (getattr(getattr(item, "function", None), "__doc__", "") or "").strip().split("\n\n")[0]
+    name, tier, summary = _identity(item)
     figures: list[Figure] = item.stash.get(FIGURES, [])
+    engine = getattr(item, "funcargs", {}).get("engine")
     outcome = {"passed": Outcome.PASS, "failed": Outcome.FAIL, "skipped": Outcome.SKIPPED}[report.outcome]
     return CaseResult(
         id=name,
@@ -130,9 +132,24 @@ def _result(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestR
         summary=" ".join(summary.split()),
         outcome=Outcome.INCONCLUSIVE if doubt else outcome,
         why=_why(call) or item.stash.get(SUMMARY, ""),
+        known=known_rule(name, engine) if report.outcome == "failed" and engine is not None else "",
         figures=tuple(figures),
         duration_s=call.duration,
     )
+
+
+def _identity(item: pytest.Item) -> tuple[str, int, str]:
+    """Id, tier and summary of the case that ``item`` runs."""
+    from optistack.cases import ConformanceCase
+    from optistack_conformance.selection import TIERS
+
+    case = getattr(getattr(item, "callspec", None), "params", {}).get("case")
+    if isinstance(case, ConformanceCase):
+        return f"plugins/{case.id}", case.tier, case.summary
+    group = item.path.parent.name
+    tiers = {name: tier for tier, name in TIERS.items()}
+    summary = (getattr(getattr(item, "function", None), "__doc__", "") or "").strip().split("\n\n")[0]
+    return f"{group}/{item.name.removeprefix('test_').replace('_', '-')}", tiers.get(group, 0), summary
 
 
 def _why(call: pytest.CallInfo[None]) -> str:

@@ -127,6 +127,9 @@ def _run_pytest(selection: Selection, junit: Path | None, progress: Callable[[st
     output = io.StringIO()
     with _without_others_plugins(), contextlib.redirect_stdout(output):
         code = pytest.main(arguments, plugins=[collector])
+    if code == pytest.ExitCode.NO_TESTS_COLLECTED and selection.cases:
+        patterns = ", ".join(selection.cases)
+        raise InputError(f"No case matches {patterns}.", fix="Take ids from a report, or patterns: 'contract/stop-*'.")
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, 4) or not collector.results:
         raise CheckFailedError(f"The suite itself failed: {output.getvalue()[-2000:]}")
     return collector.results

@@ -15,6 +15,7 @@ from optistack.errors import CheckFailedError
 from optistack_conformance import margin
 from optistack_conformance.client import COMPLETIONS, Client
 from optistack_conformance.margin import NotScoredError, ScoredToken
+from optistack_conformance.statistics.acceptance import Drafts
 
 NEUTRAL = {"top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
 """Sampling without any filter: engines take defaults for these from the checkpoint's generation config."""
@@ -22,12 +23,14 @@ NEUTRAL = {"top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "frequency_pen
 
 @dataclass(frozen=True)
 class Decoded:
-    """A generation. ``logprobs`` are those of the emitted tokens at the time; ``cached_tokens`` None if not told."""
+    """A generation. ``logprobs`` are those of the emitted tokens at the time; ``cached_tokens`` and ``drafts`` are None
+    where the answer does not tell them."""
 
     prompt_ids: tuple[int, ...]
     output_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     cached_tokens: int | None = None
+    drafts: Drafts | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,9 @@ class Scorer:
             tuple(int(entry[1]) for entry in pairs),
             tuple(float(entry[0]) for entry in pairs),
             meta.get("cached_tokens"),
+            Drafts(float(meta["spec_verify_ct"]), float(meta.get("spec_num_correct_drafts") or 0))
+            if meta.get("spec_verify_ct")
+            else None,
         )
 
     def _sglang_prefill(self, prompt: Sequence[int], output: Sequence[int], top: int) -> list[Position]:

@@ -10,12 +10,18 @@ TIERS = {0: "contract", 1: "lossless", 2: "lossy"}
 """Tier numbers and their names; a plugin's own cases say which one they belong to."""
 
 
+LONG_CONTEXT_TOKENS = 1024
+"""Needles in contexts of this length and more are judged apart."""
+
+
 class Profile(BaseModel):
-    """Sample sizes. ``quick`` takes under 3 minutes, ``full`` under 15, with SmolLM2-135M on two cores.
+    """Sample sizes. ``quick`` is meant to take 3 minutes and ``full`` 15, with SmolLM2-135M on two idle cores; what was
+    measured stands in docs/conformance.md.
 
     ``sequences`` of ``sequence_tokens`` each are scored under every cache state; ``greedy_tokens`` are checked for
     their margin (a wrong token at rate r is missed with probability (1 - r)^n); ``sampled_tokens`` are drawn at
-    temperature 1; ``items_per_suite`` caps each suite of the evals; ``needle_tokens`` are its context lengths.
+    temperature 1; ``items_per_suite`` caps the other suites of the evals; ``needles`` are put into contexts of each of
+    ``needle_tokens``; ``structured_answers`` are asked for by one schema, and ``leak_requests`` made at once.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -27,6 +33,9 @@ class Profile(BaseModel):
     sampled_tokens: int
     items_per_suite: int
     needle_tokens: tuple[int, ...]
+    needles: int
+    structured_answers: int
+    leak_requests: int
 
 
 PROFILES = {
@@ -38,6 +47,9 @@ PROFILES = {
         sampled_tokens=1_000,
         items_per_suite=16,
         needle_tokens=(256, 512, 1024, 2048),
+        needles=4,
+        structured_answers=60,
+        leak_requests=160,
     ),
     "full": Profile(
         name="full",
@@ -46,7 +58,10 @@ PROFILES = {
         greedy_tokens=5_000,
         sampled_tokens=5_000,
         items_per_suite=96,
-        needle_tokens=(512, 1024, 2048, 4096, 7168),
+        needle_tokens=(512, 1024, 2048, 4096),
+        needles=12,
+        structured_answers=200,
+        leak_requests=480,
     ),
 }
 
@@ -59,6 +74,7 @@ class Selection(BaseModel):
     ``record``         where to write what this endpoint measures as a baseline
     ``lossy``          what the candidate is allowed to lose: tier 2 judges it then instead of tier 1's comparisons
     ``tiers``          which to run; empty: 0 and 1, and 2 when ``lossy`` is set
+    ``cases``          only cases whose id matches one of these patterns (``contract/stop-*``); empty: all of the tiers
     ``checkpoint``     a folder with tokenizer.json and the chat template: the oracle for prompt token counts
     ``kv_dtype``       overrides what the engine says of itself
     ``batch_invariant``  the engine promises results that do not depend on the batch: greedy text must then be equal
@@ -76,6 +92,7 @@ class Selection(BaseModel):
     profile: Literal["quick", "full"] = "quick"
     lossy: Literal["fp8-kv", "nvfp4"] | None = None
     tiers: tuple[int, ...] = ()
+    cases: tuple[str, ...] = ()
     checkpoint: str | None = None
     kv_dtype: str | None = None
     batch_invariant: bool = False

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from optistack.errors import CheckFailedError
 from optistack_conformance import margin
 from optistack_conformance.cases import chunks, prose, sessions
+from optistack_conformance.engine import draft_counts
 from optistack_conformance.margin import ScoredToken
 from optistack_conformance.scoring import Decoded, Position, Scorer, as_scored
+from optistack_conformance.statistics.acceptance import Drafts
 from optistack_conformance.statistics.kl import k3
+
+if TYPE_CHECKING:
+    from optistack.verify.endpoint import Endpoint
 
 ATTEMPTS = 20
 TOKENS_A_CHUNK = 64
@@ -38,35 +44,38 @@ class Measured:
 
 @dataclass(frozen=True)
 class Run:
-    """Generations, and the draft counters' movement meanwhile (None: not counted)."""
+    """Generations, and the drafts that they took (None: the server counts none)."""
 
     sequences: list[Measured]
-    drafts: float | None = None
-    accepted: float | None = None
-
-    @property
-    def acceptance_length(self) -> float | None:
-        """1 + accepted tokens a draft; the bonus token is counted."""
-        return 1.0 + self.accepted / self.drafts if self.drafts and self.accepted is not None else None
+    drafts: Drafts | None = None
 
 
-def fresh_prompts(scorer: Scorer, *, number: int, page_tokens: int | None, seed: str) -> list[tuple[int, ...]]:
+class Maker(Protocol):
+    """Makes prompts as token ids: ``sessions`` or ``branches``."""
+
+    def __call__(self, scorer: Scorer, *, number: int, page_tokens: int, seed: str) -> list[tuple[int, ...]]: ...
+
+
+def fresh_prompts(
+    scorer: Scorer, *, number: int, page_tokens: int | None, seed: str, make: Maker = sessions
+) -> list[tuple[int, ...]]:
     """Prompts of sessions that the server has not seen (see :func:`~optistack_conformance.cases.sessions`).
 
     A server that ran the suite before still holds the first choice; then there is another.
     """
     for attempt in range(ATTEMPTS):
-        prompts = sessions(
-            scorer, number=number + 1, page_tokens=page_tokens or NO_PAGE_TOKENS, seed=f"{seed}/{attempt}"
-        )
+        prompts = make(scorer, number=number + 1, page_tokens=page_tokens or NO_PAGE_TOKENS, seed=f"{seed}/{attempt}")
         if (scorer.decode(prompts[0], 1).cached_tokens or 0) <= CHANCE_TOKENS:
             return prompts[1:]
     raise CheckFailedError(f"{scorer.client.url} says that prompts it has never seen come from its cache.")
 
 
-def measure(scorer: Scorer, prompts: Sequence[tuple[int, ...]], *, max_tokens: int, concurrency: int) -> list[Measured]:
-    """Greedy generations, half of them alone and half in a batch, so that both batch shapes are in; then scored."""
-    half = len(prompts) // 2
+def measure(
+    scorer: Scorer, prompts: Sequence[tuple[int, ...]], *, max_tokens: int, concurrency: int, alone: int | None = None
+) -> list[Measured]:
+    """Greedy generations, then scored. The first ``alone`` are made one by one and the others in a batch; half of them
+    unless said otherwise, so that both batch shapes are in."""
+    half = len(prompts) // 2 if alone is None else alone
 
     def decode(prompt: tuple[int, ...]) -> Decoded:
         return scorer.decode(prompt, max_tokens)
@@ -97,6 +106,37 @@ def draw(
         return Measured(decoded, scorer.prefill(ids, decoded.output_ids, top=top))
 
     return scorer.client.parallel(one, list(enumerate(chunks(tokens, TOKENS_A_CHUNK))), concurrency)
+
+
+def counted(endpoint: Endpoint, work: Callable[[], list[Measured]]) -> Run:
+    """What ``work`` generated with the drafts that it took: SGLang tells them with each answer, vLLM by counters, which
+    is right while nobody else uses the server."""
+    before = draft_counts(endpoint)
+    sequences = work()
+    told = [one.decoded.drafts for one in sequences if one.decoded.drafts is not None]
+    if told:
+        return Run(sequences, _sum(told))
+    after = draft_counts(endpoint)
+    if before is None or after is None or after[0] <= before[0]:
+        return Run(sequences)
+    return Run(sequences, Drafts(after[0] - before[0], after[1] - before[1]))
+
+
+def _sum(drafts: Sequence[Drafts]) -> Drafts | None:
+    number = sum(one.number for one in drafts)
+    return Drafts(number, sum(one.accepted for one in drafts)) if number else None
+
+
+def evict(scorer: Scorer, capacity_tokens: int, *, seed: str) -> None:
+    """Fill a device of ``capacity_tokens`` with other prompts, so that what was served before is on it no more."""
+    length = max(256, min(2048, capacity_tokens // 8))
+    text = scorer.token_ids(prose(f"filler/{seed}", 24))
+
+    def fill(number: int) -> None:
+        head = scorer.token_ids(f"Filler number {number} of {seed}:")
+        scorer.decode((*head, *(text * (length // len(text) + 1)))[:length], 1)
+
+    scorer.client.parallel(fill, range(capacity_tokens // length + 2), 2)
 
 
 def scored_tokens(measured: Sequence[Measured]) -> list[ScoredToken]:

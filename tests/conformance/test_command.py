@@ -33,6 +33,24 @@ def test_fail_is_1_and_names_the_case(capsys: pytest.CaptureFixture[str]) -> Non
     assert "contract/usage-adds-up" in capsys.readouterr().out
 
 
+def test_cases_are_chosen_by_pattern(capsys: pytest.CaptureFixture[str]) -> None:
+    with FaultyServer(Fault.WRONG_USAGE) as server:
+        words = ["conformance", "--endpoint", server.url, "--json"]
+        assert run([*words, "--case", "contract/stop-*", "--case", "contract/ids-are-unique"]) == 0
+    ids = [result["id"] for result in json.loads(capsys.readouterr().out)["results"]]
+    assert ids == [
+        "contract/ids-are-unique",
+        "contract/stop-ends-the-text[completion]",
+        "contract/stop-ends-the-text[chat]",
+    ]
+
+
+def test_a_pattern_that_matches_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with FaultyServer() as server:
+        assert run(["conformance", "--endpoint", server.url, "--case", "contract/nothing"]) == 2
+    assert "No case matches contract/nothing" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from optistack.errors import InputError
 from optistack_conformance.client import Client
 from optistack_conformance.faults.catalog import EXPECTED, Fault
+from optistack_conformance.faults.proxy import FaultyProxy
 from optistack_conformance.faults.server import FaultyServer
 from optistack_conformance.outcomes import Outcome
 from optistack_conformance.reference import measure_reference, save_reference
@@ -42,16 +44,29 @@ def test_a_clean_server_passes_everything(baseline_file: str, tmp_path: Path) ->
     assert 'name="KL (k3)"' in junit.read_text(), "JUnit has the figures"
 
 
+@contextmanager
+def serving(fault: Fault) -> Iterator[str]:
+    """The URL of a server with ``fault``, by itself or by a proxy in front of it."""
+    proxied = EXPECTED[fault].proxied
+    with FaultyServer(Fault.NONE if proxied else fault, seed=1) as server:
+        if not proxied:
+            yield server.url
+            return
+        with FaultyProxy(server.url, fault) as proxy:
+            yield proxy.url
+
+
 @pytest.mark.parametrize("fault", EXPECTED, ids=str)
 def test_the_lowest_tier_sees_the_fault(fault: Fault, baseline_file: str) -> None:
     expected = EXPECTED[fault]
     settings = {"baseline_file": baseline_file} if "baseline" in expected.needs else {}
     if expected.tier == 2:
         settings["lossy"] = "fp8-kv"
-    with FaultyServer(fault, seed=1) as server:
-        selection = {"endpoint": server.url, "profile": expected.profile, "tiers": (expected.tier,), **settings}
+    with serving(fault) as url:
+        selection = {"endpoint": url, "profile": expected.profile, "tiers": (expected.tier,), **settings}
         report = run_suite(Selection.model_validate(selection))
     assert report.verdict_of(expected.tier) is Outcome.FAIL, f"{expected.what}: {report.tiers}"
+    assert expected.case in failed(report)
     assert report.exit_code == 1
 
 

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from optistack_conformance.outcomes import Outcome, worst
 from optistack_conformance.selection import PROFILES
+from optistack_conformance.statistics.acceptance import Drafts, judge_acceptance
 from optistack_conformance.statistics.kl import ceiling, judge_kl, k3
 from optistack_conformance.statistics.paired import (
-    FAIL_ALPHA,
-    LOSSY_FAIL_ALPHA,
     Paired,
     items_needed,
     judge_non_inferiority,
@@ -24,7 +23,6 @@ from optistack_conformance.statistics.paired import (
 from optistack_conformance.statistics.rates import detections, false_alarms, false_passes
 
 RUNS = 600
-"""With no false alarm in 600 clean runs the rate is below 0.5% (95% confidence: 3 / 600)."""
 
 logprobs = st.lists(st.floats(-20, 0), min_size=1, max_size=20)
 
@@ -108,6 +106,21 @@ def test_detectable_effect_is_the_published_formula() -> None:
     assert 100 * minimum_detectable_effect(1319, 0.03) == pytest.approx(1.19, abs=0.01)
 
 
+def test_a_collapse_needs_fewer_items_than_a_loss() -> None:
+    # 7 of 8 needles lost and none gained: p = 2^-7. The same p with most of the items kept cannot tell.
+    assert judge_non_inferiority(Paired(n=8, both=0, lost=7, gained=0), 0.05) is Outcome.FAIL
+    assert judge_non_inferiority(Paired(n=64, both=50, lost=7, gained=0), 0.05) is Outcome.INCONCLUSIVE
+
+
+def test_acceptance_fails_when_the_loss_is_no_accident() -> None:
+    cold = Drafts(number=100, accepted=200)
+    assert judge_acceptance(Drafts(100, 195), cold).outcome is Outcome.PASS
+    assert judge_acceptance(Drafts(100, 170), cold).outcome is Outcome.INCONCLUSIVE
+    assert judge_acceptance(Drafts(100, 60), cold).outcome is Outcome.FAIL
+    assert judge_acceptance(Drafts(100, 0), 3.0).outcome is Outcome.FAIL
+    assert judge_acceptance(Drafts(3, 0), 3.0).outcome is Outcome.INCONCLUSIVE
+
+
 def test_the_worst_outcome_decides() -> None:
     assert worst([Outcome.PASS, Outcome.INCONCLUSIVE, Outcome.FAIL]) is Outcome.FAIL
     assert worst([Outcome.PASS, Outcome.SKIPPED]) is Outcome.PASS
@@ -116,13 +129,12 @@ def test_the_worst_outcome_decides() -> None:
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_false_alarms_are_rare(profile: object) -> None:
-    """Measured over 2,000 runs: docs/conformance.md."""
+    """Measured over 10,000 runs: docs/conformance.md. No alarm in 600 would bound a rate at 0.5%; some have a rate."""
     rates = false_alarms(RUNS, PROFILES[getattr(profile, "name", "")], seed=1)
-    for name in ("KL, four comparisons", "greedy margin", "samples, chi-square"):
-        assert rates[name].hits <= 2, f"{name}: {rates[name]}"
-    assert rates["tasks, McNemar"].rate <= 2 * FAIL_ALPHA
-    assert rates["tier 2, non-inferiority"].rate <= LOSSY_FAIL_ALPHA
-    assert rates["any of tier 1"].rate <= 0.015
+    for name in ("KL, five comparisons", "greedy margin"):
+        assert rates[name].hits == 0, f"{name}: {rates[name]}"
+    for claim in ("lossless", "lossy"):
+        assert rates[f"any, of a run that claims to be {claim}"].rate <= 0.005, rates
 
 
 def test_tier_2_rarely_passes_what_loses_exactly_the_margin() -> None:

@@ -64,6 +64,13 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def write_lines(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Write a JSONL file; never half of it."""
+    from optistack.files import write_whole
+
+    write_whole(path, "".join(json.dumps(entry) + "\n" for entry in entries), mode=0o644)
+
+
 def run_samples(client: Client, samples: Sequence[Mapping[str, Any]], *, concurrency: int) -> list[dict[str, Any]]:
     """Send each sample and return results in the verifier's own format, so that its tools read them too."""
 

@@ -16,6 +16,8 @@ from typing import Any
 from optistack.errors import CheckFailedError, InputError
 from optistack_conformance.evals import VERSION
 from optistack_conformance.evals.items import Item
+from optistack_conformance.outcomes import Outcome
+from optistack_conformance.statistics.paired import FAIL_ALPHA, Paired, judge_non_inferiority, mcnemar_p
 
 TASK = f"optistack_evals_v{VERSION}"
 YAML = """task: {task}
@@ -125,6 +127,16 @@ def read(output: Path) -> list[Outcomes]:
         passed = dict(map(_sample, samples.read_text(encoding="utf-8").splitlines())) if samples.is_file() else {}
         found.append(Outcomes(task, numbers, passed))
     return found
+
+
+def judge(baseline: Outcomes, candidate: Outcomes, margin: float | None) -> tuple[Outcome, Paired]:
+    """Candidate against baseline over the documents of a task: by McNemar, or within ``margin`` where one is given."""
+    pairs = Paired.of(baseline.passed, candidate.passed)
+    if not pairs.n:
+        return Outcome.INCONCLUSIVE, pairs
+    if margin is not None:
+        return judge_non_inferiority(pairs, margin), pairs
+    return Outcome.PASS if mcnemar_p(pairs) > FAIL_ALPHA else Outcome.FAIL, pairs
 
 
 def _sample(line: str) -> tuple[str, bool]:

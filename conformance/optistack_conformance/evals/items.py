@@ -51,7 +51,7 @@ def load_items(profile: Profile, *, longest_tokens: int | None = None) -> list[I
         *copying.items(number),
         *structured.items(number),
         *tools.items(number),
-        *needle.items(lengths, max(4, number // 6)),
+        *needle.items(lengths, profile.needles),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+import time
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
@@ -29,6 +30,9 @@ from optistack_conformance.faults.script import Script
 from optistack_conformance.faults.toy import END, EOS, PAGE_TOKENS, START, ToyModel, log_softmax
 
 TOOL_ARGUMENTS = {"city": "Oslo", "unit": "celsius", "days": 3}
+STEP_S = 0.03
+"""A model this small is done before the next request is there; an engine's step takes so long that requests meet."""
+
 STRUCK_TOKEN = 4
 """Where a stream loses or doubles a token."""
 
@@ -74,6 +78,8 @@ class Answerer:
         number = int(body.get("n") or 1)
         choices, used, cached = [], 0, 0
         self._count(1)
+        if self.fault is Fault.BATCH_KERNEL:
+            time.sleep(STEP_S)
         try:
             for index in range(number):
                 steps, finish, cached = self._run(body, ids, script, index)
@@ -112,7 +118,7 @@ class Answerer:
                     piece, text = text[: len(text) - held], text[len(text) - held :]
                     yield head | {"choices": [piece_of(chat, piece, None)]}
             if calls_tool:
-                for part in tool_deltas(self._arguments(text)):
+                for part in tool_deltas(f"call-{next(self._ids)}", self._arguments(text)):
                     yield head | {"choices": [{"index": 0, "delta": {"tool_calls": [part]}, "finish_reason": None}]}
                 text, finish = "", "tool_calls" if body.get("tool_choice") == "required" else "stop"
             yield head | {"choices": [piece_of(chat, text, finish)]}
@@ -139,7 +145,8 @@ class Answerer:
         else:
             ids = self.chat_ids(body["messages"])
             structured = body.get("tools") or body.get("response_format")
-            script = json.dumps(TOOL_ARGUMENTS).encode() if structured else None
+            wanted = TOOL_ARGUMENTS if "unit" in json.dumps(structured) else {"days": TOOL_ARGUMENTS["days"]}
+            script = json.dumps(wanted).encode() if structured else None
         if len(ids) >= MAX_TOKENS:
             raise BadRequestError(f"the prompt has {len(ids)} tokens, the context {MAX_TOKENS}")
         return ids, script
@@ -158,6 +165,7 @@ class Answerer:
             seed=None if seed is None else int(seed) * 1000 + index,
             script=script,
             ignore_eos=bool(body.get("ignore_eos")),
+            warm=cached > 0,
         )
         return self._locked(steps), cached
 
@@ -192,7 +200,7 @@ class Answerer:
             if body.get("tools"):
                 function = {"name": "get_weather", "arguments": self._arguments(text)}
                 message = {"role": "assistant", "content": None}
-                message["tool_calls"] = [{"id": "call-1", "type": "function", "function": function}]
+                message["tool_calls"] = [{"id": f"call-{next(self._ids)}", "type": "function", "function": function}]
                 choice["finish_reason"] = "tool_calls" if body.get("tool_choice") == "required" else "stop"
             choice["message"] = message
             if body.get("logprobs"):

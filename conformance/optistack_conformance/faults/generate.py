@@ -12,7 +12,7 @@ from optistack_conformance.faults.catalog import Fault
 from optistack_conformance.faults.toy import EOS, VOCABULARY, Logits, ToyModel, log_softmax
 
 DRAFT_TOKENS = 4
-SCRIPT_BOOST = 40.0
+SCRIPT_BOOST = 60.0
 WRONG_RATE = {Fault.ACCEPTS_WRONG_1_PERCENT: 0.01, Fault.ACCEPTS_WRONG_01_PERCENT: 0.001}
 PRINTABLE = np.array([10, *range(32, 127)])
 
@@ -52,8 +52,10 @@ class Decoder:
         seed: int | None,
         script: Sequence[int] | None,
         ignore_eos: bool,
+        warm: bool = False,
     ) -> Iterator[Step]:
-        """Tokens after ``ids``. ``script`` is what greedy decoding shall say, then the end of the text."""
+        """Tokens after ``ids``. ``script`` is what greedy decoding shall say, then the end of the text; ``warm``
+        whether part of the prompt came from the cache."""
         text = list(ids)
         drawn = np.random.default_rng(_hash(seed)) if seed is not None else np.random.default_rng()
         strikes = np.random.default_rng(_hash((self.seed, tuple(ids), seed)))
@@ -68,7 +70,8 @@ class Decoder:
             logprobs = log_softmax(logits)
             token = self._pick(logits, logprobs, number, temperature, drawn, scripted=script is not None)
             token = self._accept(token, number, strikes, scripted=script is not None)
-            if number % DRAFT_TOKENS == 0:
+            no_draft = warm and self.model.fault is Fault.COLD_DRAFTS
+            if no_draft or number % DRAFT_TOKENS == 0:
                 self.counters.drafts += 1
             else:
                 self.counters.accepted += 1

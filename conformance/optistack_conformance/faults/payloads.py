@@ -43,8 +43,8 @@ def piece_of(chat: bool, text: str, finish: str | None, *, role: bool = False) -
     return {"index": 0, "delta": delta, "finish_reason": finish}
 
 
-def tool_deltas(arguments: str) -> Iterator[dict[str, Any]]:
-    yield {"index": 0, "id": "call-1", "type": "function", "function": {"name": "get_weather", "arguments": ""}}
+def tool_deltas(call_id: str, arguments: str) -> Iterator[dict[str, Any]]:
+    yield {"index": 0, "id": call_id, "type": "function", "function": {"name": "get_weather", "arguments": ""}}
     for start in range(0, len(arguments), 5):
         yield {"index": 0, "function": {"arguments": arguments[start : start + 5]}}
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 from optistack_conformance.evals.items import load_items
 from optistack_conformance.faults.catalog import Fault
 from optistack_conformance.selection import PROFILES
 
 NEEDLE_LOST_BEYOND_TOKENS = 900
+CHARACTERS_A_TOKEN = 5
 
 
 class Script:
     """Answers by prompt. ``skill`` is the share of the items that are answered rightly, the same ones always."""
 
     def __init__(self, fault: Fault, skill: float) -> None:
+        self._fault = fault
         self._answers: dict[str, str] = {}
         for item in (item for profile in PROFILES.values() for item in load_items(profile)):
             right = _share(item.id) < skill
@@ -24,8 +27,17 @@ class Script:
 
     def answer(self, prompt: str) -> bytes | None:
         """The answer to ``prompt``; None when it is no task, or (copying in a batch) part of one."""
-        found = self._answers.get(prompt)
+        found = self._answers.get(prompt) or self._needle(prompt)
         return found.encode() + b"\n" if found is not None else None
+
+    def _needle(self, prompt: str) -> str | None:
+        """The answer to a needle that is in no profile: what the prompt itself says."""
+        asked = re.search(r"Answer: The secret code of the (\w+) is$", prompt)
+        said = re.search(rf"The secret code of the {asked[1]} is (\d+)\.", prompt) if asked else None
+        if said is None:
+            return None
+        lost = self._fault is Fault.LOST_NEEDLE and len(prompt) > NEEDLE_LOST_BEYOND_TOKENS * CHARACTERS_A_TOKEN
+        return " I do not know." if lost else f" {said[1]}."
 
 
 def _share(item_id: str) -> float:

@@ -109,7 +109,10 @@ class ToyModel:
 
     def logits(self, ids: Sequence[int], sums: Sequence[int]) -> Logits:
         """The next token's, rounding included."""
-        return self._row(ids[-2:], sums[-1]) + self._rounding(sums[-1], 1)
+        row = self._row(ids[-2:], sums[-1]) + self._rounding(sums[-1], 1)
+        if self.fault is Fault.BATCH_KERNEL and self.batch > 1:
+            row = row + np.random.default_rng(sums[-1]).normal(0.0, 1.0, VOCABULARY)
+        return row
 
     def logits_of_all(self, ids: Sequence[int], sums: Sequence[int], start: int) -> Logits:
         """Logits that predict the tokens of ``ids`` from ``start`` on, [tokens, vocabulary]."""
@@ -130,6 +133,8 @@ class ToyModel:
     def _key(self, ids: Sequence[int], start: int) -> object:
         if self.fault is Fault.STALE_PREFIX and start > 0:
             return tuple(ids[start : start + PAGE_TOKENS])
+        if self.fault is Fault.STALE_TURN and start > 0:
+            return (start, *ids[:PAGE_TOKENS])
         return tuple(ids[: start + PAGE_TOKENS])
 
     @staticmethod

@@ -75,6 +75,8 @@ def _case(result: CaseResult) -> Iterator[str]:
     yield f"{escape(result.id)}</summary><p>{escape(result.summary)}</p>"
     if result.why:
         yield f"<p>{escape(result.why)}</p>"
+    if result.known:
+        yield f"<p>Known rule: {escape(result.known)}</p>"
     if result.figures:
         yield "<table><tr><th>figure</th><th>measured</th><th>held against</th></tr>"
         yield from map(_row, result.figures)

@@ -50,6 +50,7 @@ def _matters(result: CaseResult) -> bool:
 
 def _details(result: CaseResult, wide: bool) -> Text:
     lines = [result.why.replace("\n", " ")] if result.why else []
+    lines += [f"known rule {result.known}"] if result.known else []
     judged = [figure for figure in result.figures if figure.threshold is not None or result.outcome is not Outcome.PASS]
     lines += [
         f"{figure.name}: {measured(figure)} ({bound(figure)})"

@@ -39,8 +39,9 @@ def candidate(selection: Selection) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def engine(candidate: Client) -> EngineInfo:
+    """Of every case, so that a failure can be held against what is known of the engine."""
     return read_engine(candidate)
 
 

@@ -34,6 +34,9 @@ COMMANDS = {
 EPILOG = "Plugins may bring commands of their own: `optistack plugins` lists them."
 
 
+HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
 def new_app(summary: str | None = None) -> typer.Typer:
     """A command's Typer app; one with subcommands says in ``summary`` what they are for."""
     return typer.Typer(
@@ -41,7 +44,7 @@ def new_app(summary: str | None = None) -> typer.Typer:
         add_completion=False,
         no_args_is_help=summary is not None,
         help=summary,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        context_settings=HELP,
     )
 
 

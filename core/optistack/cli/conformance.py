@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from optistack.cli import options
+from optistack.cli import evaluations, options
+from optistack.cli.commands import HELP
 
 if TYPE_CHECKING:
     from optistack.engines.progress import Progress
     from optistack_conformance.report import Report
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+app.command(name="k2vv")(evaluations.k2vv)
+app.command(name="lm-eval")(evaluations.lm_eval)
 
 
-@app.command()
+@app.callback(invoke_without_command=True)
 def conformance(
+    context: typer.Context,
     endpoint: Annotated[
         str | None, typer.Option("--endpoint", metavar="URL", help="The server under test: http://127.0.0.1:8000.")
     ] = None,
@@ -35,12 +39,16 @@ def conformance(
         Path | None, typer.Option("--stack", metavar="FILE", help="Start this stack without and with its plugins.")
     ] = None,
     profile: Annotated[
-        str, typer.Option("--profile", metavar="NAME", help="quick (3 minutes) or full (15), on two cores.")
+        str, typer.Option("--profile", metavar="NAME", help="quick or full: the sample sizes.")
     ] = "quick",
     lossy: Annotated[
         str | None, typer.Option("--lossy", metavar="NAME", help="fp8-kv or nvfp4: tier 2 judges what is lost.")
     ] = None,
     tier: Annotated[list[int] | None, typer.Option("--tier", help="Only this tier: 0, 1 or 2. Repeatable.")] = None,
+    case: Annotated[
+        list[str] | None,
+        typer.Option("--case", metavar="PATTERN", help="Only such cases: 'contract/stop-*'. Repeatable."),
+    ] = None,
     plugin: Annotated[
         list[str] | None, typer.Option("--plugin", "-p", metavar="NAME", help="Run its own cases. Repeatable.")
     ] = None,
@@ -70,6 +78,8 @@ def conformance(
     Exit code 0 pass, 1 fail, 4 inconclusive: too small to tell. Without a baseline only what one server can show by
     itself is judged.
     """
+    if context.invoked_subcommand is not None:
+        return
     from optistack.cli import screen
     from optistack.errors import InputError
 
@@ -81,6 +91,7 @@ def conformance(
         "profile": profile,
         "lossy": lossy,
         "tiers": tuple(tier or ()),
+        "cases": tuple(case or ()),
         "plugins": tuple(plugin or ()),
         "checkpoint": str(checkpoint) if checkpoint else None,
         "kv_dtype": kv_dtype,

@@ -18,7 +18,13 @@ def test_it_registers_under_its_entry_point_with_every_hook() -> None:
     (name,) = project["entry-points"]["optistack.plugins"]
     plugin = Host().register(optistack_kv_fp8, name=name)
     assert plugin.info.version == project["version"]
-    assert plugin.hooks == ("optistack_lay_out_kv", "optistack_plugin", "optistack_probe", "optistack_rules")
+    assert plugin.hooks == (
+        "optistack_conformance",
+        "optistack_lay_out_kv",
+        "optistack_plugin",
+        "optistack_probe",
+        "optistack_rules",
+    )
 
 
 def test_every_option_is_described() -> None:

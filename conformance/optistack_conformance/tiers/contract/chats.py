@@ -42,3 +42,11 @@ TOOL: dict[str, Any] = {
 }
 TOOL_CHOICE: dict[str, Any] = {"type": "function", "function": {"name": "get_weather"}}
 TOOL_MESSAGES: list[dict[str, str]] = [{"role": "user", "content": "What will the weather in Oslo be for 3 days?"}]
+
+DAYS: dict[str, Any] = {
+    "type": "object",
+    "properties": {"days": {"type": "integer", "enum": [1, 2, 3, 5, 7]}},
+    "required": ["days"],
+    "additionalProperties": False,
+}
+"""A few tokens long: what is asked for many times."""

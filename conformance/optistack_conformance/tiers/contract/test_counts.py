@@ -6,10 +6,16 @@ from typing import Any
 
 import pytest
 
-from optistack_conformance.client import CHAT, COMPLETIONS, Client
+from optistack_conformance.client import CHAT, COMPLETIONS, Client, reasoning_of
 from optistack_conformance.reference import Reference
 from optistack_conformance.template import ChatTemplate
 from optistack_conformance.tiers.contract.chats import MESSAGES
+from optistack_conformance.tiers.contract.offers import offered, with_logprobs
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    COMPLETIONS: {"prompt": "One, two, three,"},
+    CHAT: {"messages": MESSAGES["with-system"]},
+}
 
 
 def _prompt_tokens(client: Client, messages: list[dict[str, str]]) -> int:
@@ -48,19 +54,21 @@ def test_prompt_tokens_are_those_of_tokenize(candidate: Client, name: str) -> No
 
 
 def test_usage_adds_up(candidate: Client) -> None:
-    """total = prompt + completion, and the completion's count is that of its log probabilities."""
-    body = candidate.ask(COMPLETIONS, prompt="One, two, three,", max_tokens=12, temperature=0.0, logprobs=1)
-    usage, tokens = body["usage"], body["choices"][0]["logprobs"]["tokens"]
+    """total = prompt + completion, and a text cut at max_tokens has just so many."""
+    body = candidate.ask(COMPLETIONS, prompt="One, two, three,", max_tokens=12, temperature=0.0)
+    usage, reason = body["usage"], body["choices"][0]["finish_reason"]
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
-    assert usage["completion_tokens"] == len(tokens), f"{usage['completion_tokens']} counted, {len(tokens)} returned"
+    if reason == "length":
+        assert usage["completion_tokens"] == 12, f"cut at 12 tokens, {usage['completion_tokens']} counted"
 
 
-def test_streamed_usage_is_the_same(candidate: Client) -> None:
+@pytest.mark.parametrize("path", REQUESTS, ids=["completion", "chat"])
+def test_streamed_usage_is_the_same(candidate: Client, path: str) -> None:
     """With include_usage a stream reports the counts of the same request without a stream."""
-    fields = {"messages": MESSAGES["with-system"], "max_tokens": 12, "temperature": 0.0}
-    candidate.ask(CHAT, **fields)
-    whole = candidate.ask(CHAT, **fields)["usage"]
-    usage = candidate.stream(CHAT, **fields, stream_options={"include_usage": True}).usage
+    fields = {**REQUESTS[path], "max_tokens": 12, "temperature": 0.0}
+    candidate.ask(path, **fields)
+    whole = candidate.ask(path, **fields)["usage"]
+    usage = candidate.stream(path, **fields, stream_options={"include_usage": True}).usage
     assert usage is not None, "the stream has no usage"
     for key in ("prompt_tokens", "completion_tokens", "total_tokens"):
         assert usage[key] == whole[key], f"{key}: streamed {usage[key]}, whole {whole[key]}"
@@ -68,25 +76,46 @@ def test_streamed_usage_is_the_same(candidate: Client) -> None:
 
 def test_logprobs_belong_to_the_text(candidate: Client) -> None:
     """Each token of a greedy text has a log probability, none above it, and the tokens make up the text."""
-    choice = candidate.ask(COMPLETIONS, prompt="Once upon a time", max_tokens=12, temperature=0.0, logprobs=3)[
-        "choices"
-    ][0]
-    logprobs: dict[str, Any] = choice["logprobs"]
-    assert "".join(logprobs["tokens"]) == choice["text"]
+    fields = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0.0, "logprobs": 3}
+    choice, logprobs = with_logprobs(candidate, COMPLETIONS, **fields)
+    _make_up("".join(logprobs["tokens"]), choice["text"], choice["finish_reason"])
     for token, value, top in zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True):
         assert value <= 1e-6, f"the log probability of {token!r} is {value}"
         assert max(top.values()) <= value + 1e-4, f"greedy took {token!r} at {value}, but there is {top}"
+        assert token in top, f"greedy took {token!r}, and the likeliest are {top}"
+        assert abs(top[token] - value) < 1e-3, f"{token!r} has {value}, and {top[token]} among the likeliest"
 
 
-def test_chat_logprobs_are_sorted(candidate: Client) -> None:
-    """A chat with top_logprobs lists them from the likeliest down, the emitted one among them."""
-    body = candidate.ask(
-        CHAT, messages=MESSAGES["one-user-turn"], max_tokens=6, temperature=0.0, logprobs=True, top_logprobs=4
-    )
-    content = body["choices"][0]["logprobs"]["content"]
-    assert len(content) == body["usage"]["completion_tokens"]
-    for entry in content:
+def test_logprobs_count_the_tokens(candidate: Client) -> None:
+    """There are as many log probabilities as the usage counts tokens."""
+    body = offered(candidate, COMPLETIONS, prompt="One, two, three,", max_tokens=12, temperature=0.0, logprobs=1)
+    logprobs, used = body["choices"][0].get("logprobs"), body["usage"]["completion_tokens"]
+    if not logprobs:
+        pytest.skip("the server returns no log probabilities")
+    assert len(logprobs["tokens"]) == used, f"{used} tokens counted, {len(logprobs['tokens'])} returned"
+
+
+def test_chat_logprobs_belong_to_the_text(candidate: Client) -> None:
+    """A greedy chat's log probabilities: sorted, the emitted token the likeliest, and the tokens make up the text."""
+    fields = {"messages": MESSAGES["one-user-turn"], "max_tokens": 6, "temperature": 0.0}
+    choice, logprobs = with_logprobs(candidate, CHAT, **fields, logprobs=True, top_logprobs=4)
+    for entry in logprobs["content"]:
         values = [one["logprob"] for one in entry["top_logprobs"]]
         assert len(values) == 4
         assert values == sorted(values, reverse=True)
-        assert entry["token"] in [one["token"] for one in entry["top_logprobs"]]
+        same = [one["logprob"] for one in entry["top_logprobs"] if one["token"] == entry["token"]]
+        assert same, f"{entry['token']!r} is not among the likeliest"
+        assert min(abs(value - entry["logprob"]) for value in same) < 1e-3, f"two values for {entry['token']!r}"
+        assert values[0] <= entry["logprob"] + 1e-4, f"greedy took {entry['token']!r}, which is not the likeliest"
+    if not reasoning_of(choice["message"]):
+        pieces = [bytes(one["bytes"]) if one.get("bytes") else one["token"].encode() for one in logprobs["content"]]
+        text = b"".join(pieces).decode(errors="replace")
+        _make_up(text, choice["message"].get("content") or "", choice["finish_reason"])
+
+
+def _make_up(tokens: str, text: str, reason: str) -> None:
+    """A text that ended by itself may have a last token that is not part of it."""
+    if reason == "length":
+        assert tokens.strip("\ufffd") == text.strip("\ufffd"), f"the tokens make {tokens!r}, the text is {text!r}"
+    else:
+        assert tokens.startswith(text), f"the tokens make {tokens!r}, the text is {text!r}"

@@ -11,19 +11,16 @@ import pytest
 
 from optistack_conformance.client import CHAT, Client, Stream
 from optistack_conformance.outcomes import inconclusive
-from optistack_conformance.tiers.contract.chats import TOOL, TOOL_CHOICE, TOOL_MESSAGES, WEATHER
+from optistack_conformance.selection import Selection
+from optistack_conformance.tiers.contract.chats import DAYS, TOOL, TOOL_CHOICE, TOOL_MESSAGES, WEATHER
+from optistack_conformance.tiers.contract.offers import offered
 
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "weather", "schema": WEATHER, "strict": True}}
 TOOLS: dict[str, Any] = {"messages": TOOL_MESSAGES, "tools": [TOOL], "max_tokens": 120, "temperature": 0.0}
 
 
 def _offered(client: Client, **fields: Any) -> dict[str, Any]:
-    """The answer, or a skip when the server was started without this feature (400, 501)."""
-    response = client.post(CHAT, **fields)
-    if response.status_code in (400, 404, 422, 501):
-        pytest.skip(f"the server does not offer this: {response.status_code} {response.text[:160]}")
-    assert response.status_code == 200, f"{response.status_code}: {response.text[:300]}"
-    body: dict[str, Any] = response.json()
+    body = offered(client, CHAT, **fields)
     if body["usage"]["completion_tokens"] >= fields["max_tokens"]:
         inconclusive(f"the model filled all {fields['max_tokens']} tokens before the JSON was complete")
     return body
@@ -56,7 +53,10 @@ def test_json_schema_is_kept(candidate: Client) -> None:
     """response_format json_schema gives text that parses and is valid."""
     body = _offered(candidate, messages=TOOL_MESSAGES, response_format=JSON_SCHEMA, max_tokens=120, temperature=0.0)
     text = body["choices"][0]["message"]["content"]
-    jsonschema.validate(json.loads(text), WEATHER)
+    try:
+        jsonschema.validate(json.loads(text), WEATHER)
+    except (ValueError, jsonschema.ValidationError) as error:
+        pytest.fail(f"the answer breaks the schema ({error}): {text!r}", pytrace=False)
 
 
 def test_named_tool_call(candidate: Client) -> None:
@@ -88,3 +88,44 @@ def test_required_tool_call(candidate: Client) -> None:
     assert calls, "no tool call"
     _check_call(calls[0]["function"]["name"], calls[0]["function"]["arguments"])
     assert choice["finish_reason"] == "tool_calls"
+
+
+def test_schema_is_kept_every_time(candidate: Client, selection: Selection) -> None:
+    """Many answers by a schema, several at once: not one breaks it (60 answers find a rate of 5% with 95%)."""
+    number = selection.sizes.structured_answers
+    form = {"type": "json_schema", "json_schema": {"name": "days", "schema": DAYS, "strict": True}}
+
+    def ask(index: int) -> str | None:
+        """The text; None when it was cut, which breaks nothing."""
+        messages = [{"role": "user", "content": f"How long is trip number {index}? Answer in JSON."}]
+        body = offered(candidate, CHAT, messages=messages, response_format=form, max_tokens=48, temperature=0.0)
+        choice = body["choices"][0]
+        return None if choice["finish_reason"] == "length" else str(choice["message"]["content"])
+
+    ask(0)  # a server that does not offer it is skipped before there are threads
+    found = candidate.parallel(ask, range(1, number + 1), selection.concurrency)
+    texts = [text for text in found if text is not None]
+    broken = [text for text in texts if not _is_days(text)]
+    assert not broken, f"{len(broken)} of {len(texts)} answers break the schema, the first: {broken[0]!r}"
+    if len(texts) < number / 2:
+        inconclusive(f"the model filled its tokens before the JSON was complete in {number - len(texts)} of {number}")
+
+
+def test_tool_call_ids_are_new(candidate: Client) -> None:
+    """The next tool call of a conversation has an id that the conversation does not have yet: results go by it."""
+    first = _offered(candidate, **TOOLS, tool_choice=TOOL_CHOICE)["choices"][0]["message"]["tool_calls"]
+    result = {"role": "tool", "tool_call_id": first[0]["id"], "content": '{"temperature": 4}'}
+    said = {"role": "assistant", "content": None, "tool_calls": first}
+    messages = [*TOOL_MESSAGES, said, result, {"role": "user", "content": "And in Rome?"}]
+    fields = {**TOOLS, "messages": messages}
+    again = _offered(candidate, **fields, tool_choice=TOOL_CHOICE)["choices"][0]["message"]["tool_calls"]
+    ids = [call["id"] for call in (*first, *again)]
+    assert len(set(ids)) == len(ids), f"ids of one conversation: {ids}"
+
+
+def _is_days(text: str) -> bool:
+    try:
+        jsonschema.validate(json.loads(text), DAYS)
+    except (ValueError, jsonschema.ValidationError):
+        return False
+    return True

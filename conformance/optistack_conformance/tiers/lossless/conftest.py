@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from optistack_conformance.client import Client
-from optistack_conformance.engine import EngineInfo, draft_counts
+from optistack_conformance.engine import EngineInfo
 from optistack_conformance.margin import NotScoredError
 from optistack_conformance.scoring import Scorer
 from optistack_conformance.selection import Selection
-from optistack_conformance.sequences import Measured, Run, draw, fresh_prompts, measure
+from optistack_conformance.sequences import Run, counted, draw, fresh_prompts, measure
 
 
 @pytest.fixture(scope="package")
@@ -22,9 +22,10 @@ def states(candidate: Client, engine: EngineInfo, selection: Selection) -> dict[
     )
     found = {}
     for state in ("cold", "hit"):
-        before = draft_counts(candidate)
-        sequences = measure(scorer, prompts, max_tokens=sizes.sequence_tokens, concurrency=selection.concurrency)
-        found[state] = _run(sequences, before, draft_counts(candidate))
+        found[state] = counted(
+            candidate,
+            lambda: measure(scorer, prompts, max_tokens=sizes.sequence_tokens, concurrency=selection.concurrency),
+        )
     return found
 
 
@@ -32,20 +33,15 @@ def states(candidate: Client, engine: EngineInfo, selection: Selection) -> dict[
 def greedy(candidate: Client, engine: EngineInfo, selection: Selection) -> Run:
     """Many greedy tokens after prompts of many kinds."""
     scorer = _scorer(candidate, engine)
-    before = draft_counts(candidate)
-    sequences = draw(
-        scorer,
-        tokens=selection.sizes.greedy_tokens,
-        concurrency=selection.concurrency,
-        seed=f"greedy/{selection.seed}",
+    return counted(
+        candidate,
+        lambda: draw(
+            scorer,
+            tokens=selection.sizes.greedy_tokens,
+            concurrency=selection.concurrency,
+            seed=f"greedy/{selection.seed}",
+        ),
     )
-    return _run(sequences, before, draft_counts(candidate))
-
-
-def _run(sequences: list[Measured], before: tuple[float, float] | None, after: tuple[float, float] | None) -> Run:
-    if before is None or after is None:
-        return Run(sequences)
-    return Run(sequences, drafts=after[0] - before[0], accepted=after[1] - before[1])
 
 
 def _scorer(candidate: Client, engine: EngineInfo) -> Scorer:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from optistack_conformance.cases import Measure, prose
+from optistack_conformance.cases import Measure, branches
 from optistack_conformance.client import Client
 from optistack_conformance.engine import EngineInfo, tier_hits
 from optistack_conformance.reference import Reference
 from optistack_conformance.scoring import Scorer
 from optistack_conformance.selection import Selection
-from optistack_conformance.sequences import Run
+from optistack_conformance.sequences import Run, evict, fresh_prompts
 from optistack_conformance.sequences import measure as measure_sequences
 from optistack_conformance.statistics.kl import ceiling, judge_kl, k3
 
@@ -36,6 +36,27 @@ def test_kl_of_prefix_hit(states: dict[str, Run], kv_dtype: str | None, measure:
     _judge(measure, [one.kl for one in hit], [one.kl for one in cold], ceiling(kv_dtype))
 
 
+def test_kl_of_sessions_that_begin_alike(
+    states: dict[str, Run],
+    scorer: Scorer,
+    engine: EngineInfo,
+    selection: Selection,
+    kv_dtype: str | None,
+    measure: Measure,
+) -> None:
+    """Sessions that share their beginning and part later go on with their own KV, no farther off than a cold cache."""
+    sizes = selection.sizes
+    prompts = fresh_prompts(
+        scorer,
+        number=sizes.sequences,
+        page_tokens=engine.page_tokens,
+        seed=f"branches/{selection.seed}",
+        make=branches,
+    )
+    found = measure_sequences(scorer, prompts, max_tokens=sizes.sequence_tokens, concurrency=selection.concurrency)
+    _judge(measure, [one.kl for one in found], [one.kl for one in states["cold"].sequences], ceiling(kv_dtype))
+
+
 def test_kl_of_tier_hit(
     states: dict[str, Run],
     scorer: Scorer,
@@ -52,7 +73,7 @@ def test_kl_of_tier_hit(
     if capacity is None:
         pytest.skip("the server does not say how many KV tokens fit on the device")
     cold = states["cold"].sequences
-    _evict(scorer, capacity, selection)
+    evict(scorer, capacity, seed=str(selection.seed))
     before = tier_hits(candidate)
     found = measure_sequences(
         scorer,
@@ -89,15 +110,3 @@ def _judge(measure: Measure, values: Sequence[float], floor: Sequence[float] | N
     measure.figure("KL (k3)", verdict.mean, "nat", at_most=verdict.threshold, floor=verdict.floor, n=verdict.n)
     noise = f"A/A p95 {verdict.floor:.2g}" if verdict.floor is not None else "no A/A"
     measure.settle(verdict.outcome, f"{verdict.mean:.2g} nat over {verdict.n} sequences, {noise}")
-
-
-def _evict(scorer: Scorer, capacity: int, selection: Selection) -> None:
-    """Fill the device with other prompts."""
-    length = max(256, min(2048, capacity // 8))
-    text = scorer.token_ids(prose(f"filler/{selection.seed}", 24))
-
-    def fill(number: int) -> None:
-        head = scorer.token_ids(f"Filler number {number}:")
-        scorer.decode((*head, *(text * (length // len(text) + 1)))[:length], 1)
-
-    scorer.client.parallel(fill, range(capacity // length + 2), 2)

@@ -9,32 +9,34 @@ from optistack_conformance.engine import EngineInfo
 from optistack_conformance.outcomes import Outcome
 from optistack_conformance.selection import Selection
 from optistack_conformance.sequences import CHANCE_TOKENS, Run
-
-KEPT = 0.95
-ENOUGH_DRAFTS = 200
+from optistack_conformance.statistics.acceptance import KEPT, judge_acceptance
 
 
 def test_acceptance_length_is_that_of_the_reference(greedy: Run, selection: Selection, measure: Measure) -> None:
     """The acceptance length is at least 0.95 of the one that the drafter reaches elsewhere."""
     if selection.acceptance_reference is None:
         pytest.skip("no reference is given (acceptance_reference)")
-    length = greedy.acceptance_length
-    if length is None:
+    if not greedy.drafts:
         pytest.skip("the server counts no drafts")
-    bound = KEPT * selection.acceptance_reference
-    measure.figure("acceptance length", length, "tokens", at_least=bound, n=int(greedy.drafts or 0))
-    reason = f"{length:.2f} tokens over {greedy.drafts:g} drafts, reference {selection.acceptance_reference:g}"
-    measure.settle(_judged(length >= bound, greedy.drafts), reason)
+    reference = selection.acceptance_reference
+    verdict = judge_acceptance(greedy.drafts, reference)
+    measure.figure(
+        "acceptance length", greedy.drafts.length, "tokens", at_least=KEPT * reference, n=int(greedy.drafts.number)
+    )
+    measure.figure("p-value", verdict.p_value)
+    text = f"{greedy.drafts.length:.2f} tokens over {greedy.drafts.number:g} drafts, reference {reference:g}"
+    measure.settle(verdict.outcome, text)
 
 
 def test_acceptance_length_survives_a_prefix_hit(states: dict[str, Run], measure: Measure) -> None:
     """On a cached prefix drafts are accepted as on a fresh one, 0.95 of it at least."""
-    cold, warm = (states[state].acceptance_length for state in ("cold", "hit"))
-    if cold is None or warm is None:
+    cold, warm = (states[state].drafts for state in ("cold", "hit"))
+    if not cold or not warm:
         pytest.skip("the server counts no drafts")
-    drafts = states["hit"].drafts
-    measure.figure("warm / cold acceptance length", warm / cold, at_least=KEPT, n=int(drafts or 0))
-    measure.settle(_judged(warm / cold >= KEPT, drafts), f"{warm:.2f} warm, {cold:.2f} cold, {drafts:g} drafts")
+    verdict = judge_acceptance(warm, cold)
+    measure.figure("warm / cold acceptance length", verdict.share, at_least=KEPT, n=int(warm.number))
+    measure.figure("p-value", verdict.p_value)
+    measure.settle(verdict.outcome, f"{warm.length:.2f} warm, {cold.length:.2f} cold, {warm.number:g} drafts")
 
 
 def test_cached_tokens_of_a_repeated_prompt(states: dict[str, Run], engine: EngineInfo, measure: Measure) -> None:
@@ -64,9 +66,3 @@ def test_new_prompts_share_no_prefix(states: dict[str, Run], measure: Measure) -
     largest = max(tokens or 0 for tokens in cached)
     measure.figure("cached tokens of a new prompt", largest, "tokens", at_most=CHANCE_TOKENS, n=len(cached))
     measure.settle(Outcome.PASS if largest <= CHANCE_TOKENS else Outcome.FAIL, f"at most {largest} tokens")
-
-
-def _judged(kept: bool, drafts: float | None) -> Outcome:
-    if kept:
-        return Outcome.PASS
-    return Outcome.FAIL if (drafts or 0) >= ENOUGH_DRAFTS else Outcome.INCONCLUSIVE

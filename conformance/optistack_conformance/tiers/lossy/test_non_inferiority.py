@@ -12,12 +12,13 @@ from optistack_conformance.margin import NotScoredError
 from optistack_conformance.outcomes import Outcome, inconclusive
 from optistack_conformance.reference import Reference
 from optistack_conformance.scoring import Scorer
-from optistack_conformance.selection import Selection
+from optistack_conformance.selection import LONG_CONTEXT_TOKENS, Selection
 from optistack_conformance.statistics.kl import k3
 from optistack_conformance.statistics.paired import (
+    FAIL_ALPHA,
     HARD_RECOVERY,
-    LOSSY_FAIL_ALPHA,
     MARGINS,
+    RETRIEVAL_MARGIN,
     Paired,
     items_needed,
     judge_non_inferiority,
@@ -26,13 +27,8 @@ from optistack_conformance.statistics.paired import (
     minimum_detectable_effect,
 )
 
-RETRIEVAL_MARGIN = 0.05
-"""Long-context failures are collapses (91% to 13% was seen), so a coarser bound does, and needs fewer long prompts."""
-
 WEAK = 0.30
 """A model that finds fewer needles than this by itself has little to lose."""
-
-LONG_CONTEXT_TOKENS = 1024
 
 
 def test_loss_on_tasks_is_within_the_margin(
@@ -81,7 +77,7 @@ def _judge(measure: Measure, baseline: Mapping[str, bool], candidate: Mapping[st
     pairs = Paired.of(baseline, candidate)
     if not pairs.n:
         inconclusive("baseline and candidate have no item in common")
-    lower, upper = loss_bounds(pairs, LOSSY_FAIL_ALPHA)[0], loss_bounds(pairs)[1]
+    lower, upper = loss_bounds(pairs, FAIL_ALPHA)[0], loss_bounds(pairs)[1]
     needed = items_needed(margin, pairs.discordant_rate)
     effect = minimum_detectable_effect(pairs.n, pairs.discordant_rate)
     measure.figure("upper bound of the loss", 100 * upper, "points", at_most=100 * margin, n=pairs.n)

@@ -12,6 +12,7 @@ from optistack_dflash.options import DFlashOptions
 if TYPE_CHECKING:
     import typer
 
+    from optistack.cases import ConformanceCase
     from optistack.context import PlanContext
     from optistack.plan.plan import Plan
     from optistack.rules import Rule
@@ -50,6 +51,13 @@ def optistack_probe(plan: Plan, endpoint: Endpoint) -> Sequence[CheckResult]:
     from optistack_dflash.probe import probe
 
     return probe(plan, endpoint)
+
+
+@hookimpl
+def optistack_conformance() -> Sequence[ConformanceCase]:
+    from optistack_dflash.conformance import CASES
+
+    return CASES
 
 
 @hookimpl

@@ -10,6 +10,7 @@ from optistack.plugin import Domain, PluginInfo
 from optistack_hicache.options import HiCacheOptions
 
 if TYPE_CHECKING:
+    from optistack.cases import ConformanceCase
     from optistack.context import PlanContext
     from optistack.plan.plan import Plan
     from optistack.rules import Rule
@@ -48,3 +49,10 @@ def optistack_probe(plan: Plan, endpoint: Endpoint) -> Sequence[CheckResult]:
     from optistack_hicache.probe import probe
 
     return probe(plan, endpoint)
+
+
+@hookimpl
+def optistack_conformance() -> Sequence[ConformanceCase]:
+    from optistack_hicache.conformance import CASES
+
+    return CASES

@@ -12,6 +12,7 @@ from optistack.settings import WeightQuantization
 from optistack_quant_nvfp4.options import Options
 
 if TYPE_CHECKING:
+    from optistack.cases import ConformanceCase
     from optistack.context import PlanContext
     from optistack.plan.plan import Plan
     from optistack.verify.endpoint import Endpoint
@@ -50,3 +51,10 @@ def optistack_probe(plan: Plan, endpoint: Endpoint) -> Sequence[CheckResult]:
     from optistack_quant_nvfp4.probe import probe
 
     return [probe(plan, endpoint)]
+
+
+@hookimpl
+def optistack_conformance() -> Sequence[ConformanceCase]:
+    from optistack_quant_nvfp4.conformance import CASES
+
+    return CASES

@@ -14,6 +14,7 @@ from optistack_routing.options import Options
 if TYPE_CHECKING:
     import typer
 
+    from optistack.cases import ConformanceCase
     from optistack.context import PlanContext
     from optistack.launch import FrontLaunch
     from optistack.plan.plan import Plan
@@ -76,3 +77,10 @@ def optistack_commands() -> Mapping[str, typer.Typer]:
     from optistack_routing.commands import app
 
     return {"route": app}
+
+
+@hookimpl
+def optistack_conformance() -> Sequence[ConformanceCase]:
+    from optistack_routing.conformance import CASES
+
+    return CASES
