@@ -13,7 +13,8 @@ from optistack.host import Host
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 EVERY_HOOK = tuple(
-    f"optistack_{hook}" for hook in ("commands", "front", "plugin", "probe", "probe_front", "route", "rules")
+    f"optistack_{hook}"
+    for hook in ("commands", "conformance", "front", "plugin", "probe", "probe_front", "route", "rules")
 )
 
 
