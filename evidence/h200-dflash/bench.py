@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from optistack_dflash.drafter.provenance import Provenance, fingerprint, template_hash
-from optistack_dflash.drafter.shards import Recorded, write_shard
+from optistack_dflash.drafter.shards import Recorded, read_shard, write_shard
 
 
 def counters(engine: Any) -> tuple[float, float, list[float]]:
@@ -36,7 +36,7 @@ def counters(engine: Any) -> tuple[float, float, list[float]]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--prompts", type=Path, required=True)
+    parser.add_argument("--prompts", type=Path, required=True, help="of prompts.py, or a shard of answers to them")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--draft-tokens", type=int, default=7)
@@ -51,10 +51,14 @@ def main() -> None:
     import vllm
 
     prompts: dict[str, list[list[int]]] = {"code": [], "prose": []}
-    for line in given.prompts.read_text().splitlines():
-        one = json.loads(line)
-        if one["split"] == "held-out":
-            prompts[one["domain"]].append(one["ids"])
+    if given.prompts.suffix == ".safetensors":
+        for one in read_shard(given.prompts)[1]:
+            prompts[one.domain].append(list(one.ids[: one.prompt_tokens]))
+    else:
+        for line in given.prompts.read_text().splitlines():
+            asked = json.loads(line)
+            if asked["split"] == "held-out":
+                prompts[asked["domain"]].append(asked["ids"])
     options: dict[str, Any] = {"enforce_eager": True} if given.cpu else {"gpu_memory_utilization": 0.4}
     if given.draft:
         options["speculative_config"] = {
@@ -76,6 +80,8 @@ def main() -> None:
     greedy = vllm.SamplingParams(temperature=0.0, max_tokens=given.max_tokens, detokenize=False)
     for domain, held_out in prompts.items():
         part = held_out[: given.answers]
+        if not part:
+            continue
         before = counters(engine)
         outputs = engine.generate([{"prompt_token_ids": ids} for ids in part], greedy, use_tqdm=False)
         after = counters(engine)
