@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from optistack.errors import CheckFailedError
 from optistack.verify.receipt import CheckResult, Status
 from optistack_conformance.margin import (
-    PROMPTS,
     Generation,
     NotScoredError,
     bound_nat,
@@ -24,17 +23,27 @@ if TYPE_CHECKING:
     from optistack.verify.endpoint import Endpoint
 
 METHOD = "dflash"
-PROBE_PROMPTS = PROMPTS[:8:2]
-MAX_TOKENS = 24
+MAX_TOKENS = 64
+CODE_PROMPTS = (
+    "def fibonacci(n):\n    ",
+    "import json\n\n\ndef load_settings(path):\n",
+    "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n",
+    "def count_words(text):\n    counts = {}\n    for word in text.split():\n",
+    "def is_prime(number):\n    if number < 2:\n        return False\n",
+    "import unittest\n\n\nclass TestAdd(unittest.TestCase):\n    def test_add(self):\n",
+    "def read_lines(path):\n    with open(path) as file:\n",
+    "import argparse\n\n\ndef main():\n    parser = argparse.ArgumentParser()\n    parser.add_argument(",
+)
+"""What drafting is measured on, the same for every drafter and engine: code, which drafters are mostly for."""
 
 
 def probe(plan: Plan, endpoint: Endpoint) -> list[CheckResult]:
-    """The checks of the module's title: one greedy generation of a few prompts, and one long prompt sent twice."""
+    """The checks of the module's title: greedy answers to built-in code prompts, and one long prompt sent twice."""
     if plan.stack.speculation.method.value != METHOD:
         return []
     before = vllm_counters(endpoint)
     try:
-        generations = [generate(endpoint, prompt, max_tokens=MAX_TOKENS) for prompt in PROBE_PROMPTS]
+        generations = [generate(endpoint, prompt, max_tokens=MAX_TOKENS) for prompt in CODE_PROMPTS]
     except NotScoredError as error:
         return [_result(plan, "drafts-move", Status.UNPROVEN, engine_says="no token ids", why=str(error))]
     except CheckFailedError as error:
@@ -88,7 +97,8 @@ def _judge_drafting(plan: Plan, drafting: Drafting | None) -> Iterator[CheckResu
             "acceptance-length",
             Status.PASS if enough else Status.FAIL,
             asked=f"at least {least:g} tokens a step",
-            engine_says=f"{drafting.acceptance_length:.2f} tokens a step over {drafting.drafts:g} steps",
+            engine_says=f"{drafting.acceptance_length:.2f} tokens a step over {drafting.drafts:g} steps of "
+            f"{len(CODE_PROMPTS)} code prompts",
             proof=drafting.proof,
         )
 
