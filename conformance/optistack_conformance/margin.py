@@ -45,8 +45,8 @@ class NotScoredError(CheckFailedError):
 
 @dataclass(frozen=True)
 class Generation:
-    """A greedy answer as token ids. ``raw`` is the engine's response; ``prompt_ids`` are empty where it does not say them,
-    and then nothing can be scored."""
+    """A greedy answer as token ids. ``raw`` is the engine's response; ``prompt_ids`` are empty where it does not say
+    them, and then nothing can be scored."""
 
     prompt_ids: tuple[int, ...]
     output_ids: tuple[int, ...]
