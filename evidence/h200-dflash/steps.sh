@@ -6,7 +6,7 @@
 #   prompts    prompts from the files of this machine (PROMPTS_MODEL holds the tokenizer; default MODEL)
 #   generate   the target's answers, after waiting for prompts                            GENERATE_S (150)
 #   compare    shapes, and a learning rate, trained from nothing on code                  COMPARE_S (30), three times
-#   general    the general drafter, of the best shape: prose, and one part in four of code   GENERAL_S (180)
+#   general    the general drafter, of the best shape: prose, and one shard of code  GENERAL_S (180)
 #   losses     losses, each used to fine-tune the general drafter on code                 LOSSES_S (25), four times
 #   code       the general drafter fine-tuned on code, with the best loss                 CODE_S (100)
 #   evaluate   the acceptance of both on the held-out answers, by the plugin's own evaluation
@@ -68,7 +68,7 @@ for step in "$@"; do
         try compare "$name" train $(shape_of "$name") --max-seconds "${COMPARE_S:-30}" ;;
     general)
         dflash train --target "$model" --out "$out/general" --data "$data/train/prose" \
-            --data "$data/train/code/greedy-0000.safetensors" --data "$data/train/code/sampled-0002.safetensors" \
+            --data "$data/train/code/sampled-0003.safetensors" \
             --held-out "$held/code" --max-seconds "${GENERAL_S:-180}" --steps 100000 \
             ${SHAPE:-$(shape_of "$(best compare)")} $batch ;;
     losses)
