@@ -15,6 +15,7 @@ from optistack.errors import InputError
 app = new_app("Train a DFlash drafter on what its target writes, and measure how much of it the target accepts.")
 
 TargetOption = Annotated[str, typer.Option("--target", metavar="CKPT", help="The target: a folder or cache:NAME.")]
+EndpointOption = Annotated[str, typer.Option("--endpoint", metavar="URL", help="The running engine.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 DraftArgument = Annotated[Path, typer.Argument(metavar="DRAFT", help="The drafter's folder; it is not changed.")]
 

@@ -8,9 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from optistack.errors import PlanRefusedError
-from optistack_dflash.commands.app import DraftArgument, JsonOption, TargetOption, app, checkpoint_folder, need_training
-
-EndpointOption = Annotated[str, typer.Option("--endpoint", metavar="URL", help="The running engine.")]
+from optistack_dflash.commands.app import (
+    DraftArgument,
+    EndpointOption,
+    JsonOption,
+    TargetOption,
+    app,
+    checkpoint_folder,
+    need_training,
+)
 
 
 @app.command()

@@ -134,7 +134,7 @@ class Trainer:
             group["lr"] = recipe.learning_rate * self._pace()
         for _ in range(recipe.accumulate):
             loss = self._loss(next(batches)) / recipe.accumulate
-            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            loss.backward()
             total += float(loss.detach())
         norm = float(torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), recipe.clip))
         if not math.isfinite(total) or not math.isfinite(norm):

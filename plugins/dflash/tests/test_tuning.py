@@ -1,0 +1,96 @@
+"""The number of draft tokens that is proposed is the best under the stated model, and what is measured is what was."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import optistack_dflash.probe_counters
+from optistack.errors import CheckFailedError
+from optistack.verify.endpoint import Endpoint
+from optistack_dflash.tuning import Round, acceptance_length, propose, step_seconds
+from optistack_dflash.tuning_rounds import measure_round
+
+DRAFTED = 7
+SHARES = st.lists(st.floats(0, 1), min_size=DRAFTED, max_size=DRAFTED).map(lambda found: tuple(sorted(found)[::-1]))
+
+
+def made(concurrency: int, shares: tuple[float, ...], step_s: float) -> Round:
+    """A round of 100 steps."""
+    tokens = round(100 * concurrency * acceptance_length(shares, DRAFTED))
+    return Round(concurrency, tokens, 100 * step_s, 100.0 * concurrency, DRAFTED, shares)
+
+
+@given(SHARES, st.floats(0.001, 1))
+def test_drafting_as_many_as_can_be_is_best_where_verifying_more_costs_nothing(
+    shares: tuple[float, ...], step_s: float
+) -> None:
+    for one in propose([made(users, shares, step_s) for users in (1, 4, 16)]):
+        assert one.predicted == pytest.approx(acceptance_length(shares, DRAFTED) / step_s)
+        assert one.predicted == pytest.approx(one.predicted_now)
+        assert one.measured == pytest.approx(one.predicted, rel=0.02)
+
+
+@given(SHARES, st.lists(st.floats(0.001, 1), min_size=3, max_size=3))
+def test_nothing_else_is_predicted_to_be_faster(shares: tuple[float, ...], steps: list[float]) -> None:
+    rounds = [made(users, shares, step) for users, step in zip((1, 4, 16), sorted(steps), strict=True)]
+    for one in propose(rounds):
+        for tokens in range(1, DRAFTED + 1):
+            speed = acceptance_length(shares, tokens) / step_seconds(rounds, one.concurrency * (tokens + 1))
+            assert one.predicted >= speed
+        assert one.predicted >= one.predicted_now
+
+
+def test_fewer_tokens_are_proposed_where_the_batch_is_what_costs() -> None:
+    shares = (0.7, 0.4, 0.2, 0.1, 0.05, 0.02, 0.01)
+    alone, crowd = propose([made(1, shares, 0.010), made(4, shares, 0.040), made(16, shares, 0.160)])[::2]
+    assert alone.draft_tokens == DRAFTED
+    assert crowd.draft_tokens < DRAFTED and crowd.predicted > 1.5 * crowd.measured
+
+
+def engine(drafts: bool = True) -> httpx.MockTransport:
+    """Accepts the first two drafts of three in every step."""
+    steps, lock = [0], threading.Lock()
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json={"data": [{"id": "m"}]})
+        if request.url.path == "/metrics":
+            lines = ["# TYPE vllm:num_requests_running gauge", "vllm:num_requests_running 0.0"]
+            values = {"num_drafts": 1, "num_draft_tokens": 3, "num_accepted_tokens": 2}
+            for name, value in values.items() if drafts else ():
+                lines += [f"# TYPE vllm:spec_decode_{name} counter"]
+                lines += [f"vllm:spec_decode_{name}_total {value * steps[0]}"]
+            if drafts:
+                name = "vllm:spec_decode_num_accepted_tokens_per_pos"
+                lines += [f"# TYPE {name} counter"]
+                lines += [f'{name}_total{{position="{at}"}} {(at < 2) * steps[0]}' for at in range(3)]
+            return httpx.Response(200, text="\n".join(lines) + "\n")
+        tokens = json.loads(request.content)["max_tokens"]
+        with lock:
+            steps[0] += tokens // 3
+        usage = {"prompt_tokens": 5, "completion_tokens": tokens}
+        return httpx.Response(200, json={"choices": [{"text": "x"}], "usage": usage})
+
+    return httpx.MockTransport(handle)
+
+
+@pytest.fixture(autouse=True)
+def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optistack_dflash.probe_counters, "DEADLINE_S", 0.0)
+
+
+def test_a_round_is_what_the_engine_counted() -> None:
+    found = measure_round(Endpoint("http://engine", transport=engine()), 4, max_tokens=30)
+    assert (found.concurrency, found.tokens, found.drafts, found.draft_tokens) == (4, 120, 40, 3)
+    assert found.by_position == (1.0, 1.0, 0.0)
+
+
+def test_an_engine_that_does_not_draft_cannot_be_tuned() -> None:
+    with pytest.raises(CheckFailedError, match="does not draft"):
+        measure_round(Endpoint("http://engine", transport=engine(drafts=False)), 1, max_tokens=30)
