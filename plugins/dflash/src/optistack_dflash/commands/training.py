@@ -73,7 +73,7 @@ def train(
     from optistack_dflash.drafter.network import Drafter
     from optistack_dflash.drafter.shape import DrafterShape, spread
 
-    teacher = _target(target, device)
+    teacher = load_target(target, device)
     count = int(teacher.config["num_hidden_layers"])
     shape = DrafterShape.for_target(
         teacher.config,
@@ -134,7 +134,7 @@ def finetune(
 
     _run(
         load_drafter(draft),
-        _target(target, device),
+        load_target(target, device),
         data,
         held_out,
         out,
@@ -169,12 +169,12 @@ def evaluate(
     from optistack_dflash.drafter.acceptance import measure
     from optistack_dflash.drafter.network import load_drafter
 
-    teacher = _target(target, device)
+    teacher = load_target(target, device)
     drafter = load_drafter(draft).to(teacher.device)
     teacher.check(drafter.shape)
     results = {}
     for folder in data:
-        found = measure(drafter, teacher, _corpus(teacher, [folder], max_tokens))
+        found = measure(drafter, teacher, load_corpus(teacher, [folder], max_tokens))
         results[str(folder)] = {
             "acceptance_length": round(found.length, 4),
             "by_position": [round(share, 4) for share in found.by_position],
@@ -205,8 +205,8 @@ def _run(
         raise InputError(f"There is no loss {recipe['loss']!r}.", fix=f"Take one of {', '.join(LOSSES)}.")
     if recipe["max_s"] is None:
         del recipe["max_s"]
-    corpus = _corpus(target, data, max_tokens)
-    check = _corpus(target, [held_out], max_tokens) if held_out else None
+    corpus = load_corpus(target, data, max_tokens)
+    check = load_corpus(target, [held_out], max_tokens) if held_out else None
     weights = sum(parameter.numel() for parameter in drafter.parameters())
     print(
         f"{weights / 1e6:.2f} M weights, {2 * weights / 1e6:.1f} MB in BF16; {len(corpus)} sequences with "
@@ -231,7 +231,7 @@ def _line(report: dict[str, Any]) -> str:
     return text
 
 
-def _corpus(target: Target, folders: list[Path], max_tokens: int) -> Corpus:
+def load_corpus(target: Target, folders: list[Path], max_tokens: int) -> Corpus:
     from optistack_dflash.drafter.corpus import Corpus
     from optistack_dflash.drafter.shards import read_folder
 
@@ -243,7 +243,7 @@ def _corpus(target: Target, folders: list[Path], max_tokens: int) -> Corpus:
     return Corpus(sequences, target.device, max_tokens=max_tokens)
 
 
-def _target(text: str, device: str | None) -> Target:
+def load_target(text: str, device: str | None) -> Target:
     import torch
 
     from optistack_dflash.drafter.target import Target
