@@ -32,6 +32,6 @@ def test_training_passes_its_tests_with_an_engines_torch() -> None:
     command = [str(engine.python), "-c", RUN, sysconfig.get_paths()["purelib"], str(TESTS)]
     # One thread: the networks are tiny, and threads that wait for each other on a busy machine take minutes.
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    done = subprocess.run(command, env=env, cwd=TESTS.parents[2], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=env, cwd=TESTS.parents[2], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
