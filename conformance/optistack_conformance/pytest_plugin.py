@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in ours
         if item.path.parent.name not in names
         or "NOTSET" in item.name
-        or (patterns and not any(pattern.match(_identity(item)[0]) for pattern in patterns))
+        or (patterns and not any(pattern.match(name) for pattern in patterns for name in _names(item)))
     ]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
@@ -150,6 +150,12 @@ def _identity(item: pytest.Item) -> tuple[str, int, str]:
     tiers = {name: tier for tier, name in TIERS.items()}
     summary = (getattr(getattr(item, "function", None), "__doc__", "") or "").strip().split("\n\n")[0]
     return f"{group}/{item.name.removeprefix('test_').replace('_', '-')}", tiers.get(group, 0), summary
+
+
+def _names(item: pytest.Item) -> tuple[str, str]:
+    """What a pattern may match: the id, and for a plugin's case the one that the plugin gave it."""
+    name = _identity(item)[0]
+    return name, name.removeprefix("plugins/")
 
 
 def _why(call: pytest.CallInfo[None]) -> str:

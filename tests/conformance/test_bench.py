@@ -23,8 +23,8 @@ from optistack_conformance.faults.tamper import Tamper
 PLUGINS = ("dflash", "hicache", "kv-fp8", "quant-nvfp4", "routing")
 
 SEEN_BY = {
-    "dflash/greedy-margin": (Fault.WRONG_BONUS, Fault.STALE_PREFIX),
-    "dflash/warm-acceptance": (Fault.COLD_DRAFTS,),
+    "dflash/tokens-are-the-targets": (Fault.WRONG_BONUS, Fault.STALE_PREFIX),
+    "dflash/drafts-survive-a-hit": (Fault.COLD_DRAFTS,),
     "hicache/tier-hit": (Fault.CORRUPT_TIER,),
     "kv-fp8/long-context-retrieval": (Fault.LOST_NEEDLE,),
     "quant-nvfp4/shapes-agree": (Fault.BATCH_KERNEL,),

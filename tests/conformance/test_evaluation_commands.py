@@ -79,9 +79,13 @@ def test_lm_eval_is_judged_by_documents_against_the_baseline(
     assert found["verdict"] == ("fail" if code else "pass")
 
 
-def test_lm_eval_says_what_it_does_not_take(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lm_eval_says_what_it_does_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     words = ["conformance", "lm-eval", "--endpoint", "http://127.0.0.1:1", "--python", "/nowhere/python"]
     assert run([*words, "--lossy", "int2"]) == 2
     assert "One of fp8-kv, nvfp4" in capsys.readouterr().err
     assert run(words) == 2
     assert "No engine answers" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [], "nothing is written before the servers answer"

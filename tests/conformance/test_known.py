@@ -39,7 +39,7 @@ def test_every_explanation_names_a_rule_that_exists() -> None:
 def test_the_rule_is_named_where_it_holds_and_nowhere_else() -> None:
     assert known_rule(SAMPLES, drafting()).startswith("vllm-cpu-speculative-sampling: ")
     assert "which it does not say" in known_rule(SAMPLES, drafting(device=None))
-    for other in (drafting("0.33.0"), drafting(device="cuda"), drafting(speculative=False)):
+    for other in (drafting("0.25.1"), drafting(device="cuda"), drafting(speculative=False)):
         assert known_rule(SAMPLES, other) == ""
     assert known_rule("lossless/greedy-tokens-are-the-models-own", drafting()) == ""
 

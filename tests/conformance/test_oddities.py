@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from optistack.verify.metrics import Metrics
 from optistack_conformance.client import CHAT
+from optistack_conformance.engine import read_engine
 from optistack_conformance.faults.catalog import Fault
 from optistack_conformance.faults.proxy import FaultyProxy
 from optistack_conformance.faults.server import FaultyServer
@@ -93,12 +97,46 @@ class BigChunks(Healthy):
                 yield event
 
 
+class WeakModel(Healthy):
+    """Says one of two phrases to whoever asks for a copy, and rounding decides which."""
+
+    PHRASES = ("The original line is:", "The line was:")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = itertools.count()
+
+    def answer(self, path: str, body: Event, answer: Event) -> Event:
+        for choice in answer["choices"]:
+            text = self.PHRASES[next(self.turns) % 2]
+            choice.update({"message": {"role": "assistant", "content": text}} if path == CHAT else {"text": text})
+        return answer
+
+    def events(self, path: str, body: Event, events: Iterator[Event]) -> Iterator[Event]:
+        text = self.PHRASES[next(self.turns) % 2]
+        yield {"choices": [{"index": 0, "delta": {"content": text}} if path == CHAT else {"index": 0, "text": text}]}
+        yield from (event for event in events if not event["choices"])
+
+
 @pytest.mark.parametrize("oddity", [EmptyDeltas, RoleEverywhere, WithoutLogprobs, Reasoning, BigChunks])
 def test_a_legal_oddity_does_not_fail(oddity: type[Healthy]) -> None:
     with FaultyServer(seed=1) as server, FaultyProxy(server.url, tamper=oddity()) as proxy:
         report = run_suite(Selection(endpoint=proxy.url, tiers=(0,)))
     assert [(one.id, one.why) for one in report.results if one.outcome is Outcome.FAIL] == []
     assert report.exit_code == 0
+
+
+def test_an_answer_that_says_nothing_of_any_line_is_not_another_requests() -> None:
+    with FaultyServer(seed=1) as server, FaultyProxy(server.url, tamper=WeakModel()) as proxy:
+        report = run_suite(Selection(endpoint=proxy.url, cases=("contract/requests-do-not-leak-*",)))
+    assert [(one.outcome, one.why) for one in report.results] == [(Outcome.PASS, "")]
+
+
+@pytest.mark.parametrize("heeded", [True, False])
+def test_seeds_are_not_expected_of_an_sglang_that_does_not_look_at_them(heeded: bool) -> None:
+    pages = {"/server_info": {"version": "0.5.23", "enable_deterministic_inference": heeded}}
+    server = SimpleNamespace(get_json=pages.get, metrics=lambda: Metrics(()), model=lambda: "small")
+    assert read_engine(server).seeds is heeded  # type: ignore[arg-type]  # what it asks of an Endpoint
 
 
 def test_a_server_with_nothing_but_the_openai_routes_is_judged_by_what_it_has() -> None:

@@ -66,6 +66,14 @@ def test_cases_of_the_chosen_tiers_are_run_and_judged() -> None:
     assert report.verdict_of(1) is Outcome.FAIL
 
 
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("pattern", ["echo/h*", "plugins/echo/h*"])
+def test_a_case_is_found_by_the_name_that_the_plugin_gave_it(pattern: str) -> None:
+    with FaultyServer() as server:
+        report = run_suite(Selection(endpoint=server.url, plugins=("echo",), cases=(pattern,)))
+    assert [result.id for result in report.results] == ["plugins/echo/holds"]
+
+
 def test_a_plugin_that_is_not_installed_is_said() -> None:
     with FaultyServer() as server, pytest.raises(InputError, match="nobody"):
         run_suite(Selection(endpoint=server.url, plugins=("nobody",), tiers=(0,)))

@@ -112,18 +112,17 @@ def lm_eval(
     if profile not in PROFILES:
         raise InputError(f"--profile {profile} is not known.", fix=f"One of {', '.join(PROFILES)}.")
     check_installed()
+    servers = {"candidate": endpoint, **({"baseline": baseline} if baseline else {})}
+    models = {url: _model(url) for url in servers.values()}
     tasks = list(task or ())
     if not tasks:
         include = output / "task"
         tasks = [harness.export_task(load_items(PROFILES[profile]), include)]
 
     def run(url: str, name: str) -> list[Outcomes]:
-        with _client(url) as client:
-            model = client.model()
-        folder = output / name
-        return harness.run(python, url, model, tasks, folder, include=include, concurrency=concurrency)
+        return harness.run(python, url, models[url], tasks, output / name, include=include, concurrency=concurrency)
 
-    found = _in_turn({"candidate": endpoint, **({"baseline": baseline} if baseline else {})}, run)
+    found = _in_turn(servers, run)
     shown: dict[str, Any] = {one.task: {"candidate": one.metrics} for one in found["candidate"]}
     if baseline is None:
         _show(shown, json)
@@ -137,6 +136,11 @@ def lm_eval(
     verdict = worst(verdicts)
     _show({**shown, "verdict": verdict.value}, json)
     raise typer.Exit(EXIT_CODES.get(verdict, 0))
+
+
+def _model(url: str) -> str:
+    with _client(url) as client:
+        return client.model()
 
 
 def _in_turn(servers: dict[str, str], run: Any) -> dict[str, list[Outcomes]]:

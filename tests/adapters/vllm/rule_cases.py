@@ -293,7 +293,7 @@ CASES: list[Case] = [
     ),
     case("vllm-suffix-package", "small", (Speculation(method="suffix", num_draft_tokens=8),), (NGRAM,)),
     case("vllm-cpu-speculative-sampling", "small", (NGRAM,), (), on={**CPU, "version": "0.32.0"}),
-    case("vllm-cpu-speculative-sampling", "small", (DFLASH,), (DFLASH,), on={**CPU, "version": "0.32.0"}, **CPU),
+    case("vllm-cpu-speculative-sampling", "small", (DFLASH,), (DFLASH,), on=CPU, **H200_1),
     case("vllm-events-without-prefixes", "small", (Serving(prefix_caching=False),), (), on=EVENTS),
     case("vllm-nvfp4-kv-gpu", "small", (NVFP4,), (FP8,), on=H200_1),
     case("vllm-nvfp4-kv-gpu", "odd-head", (NVFP4,), (NVFP4,), on={**H200_1, "version": "0.26.0"}, **H200_1),

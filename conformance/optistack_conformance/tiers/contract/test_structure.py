@@ -49,6 +49,13 @@ def _check_call(name: str, arguments: str) -> None:
         pytest.fail(f"the arguments break the schema: {error.message}", pytrace=False)
 
 
+@pytest.fixture(scope="module")
+def named_call(candidate: Client) -> dict[str, Any]:
+    """The message that answers a tool asked for by name: three cases look at it, and weak models write it slowly."""
+    message: dict[str, Any] = _offered(candidate, **TOOLS, tool_choice=TOOL_CHOICE)["choices"][0]["message"]
+    return message
+
+
 def test_json_schema_is_kept(candidate: Client) -> None:
     """response_format json_schema gives text that parses and is valid."""
     body = _offered(candidate, messages=TOOL_MESSAGES, response_format=JSON_SCHEMA, max_tokens=120, temperature=0.0)
@@ -59,20 +66,18 @@ def test_json_schema_is_kept(candidate: Client) -> None:
         pytest.fail(f"the answer breaks the schema ({error}): {text!r}", pytrace=False)
 
 
-def test_named_tool_call(candidate: Client) -> None:
+def test_named_tool_call(named_call: dict[str, Any]) -> None:
     """A tool that is asked for by name is called, with arguments that parse and are valid."""
-    message = _offered(candidate, **TOOLS, tool_choice=TOOL_CHOICE)["choices"][0]["message"]
-    calls = message.get("tool_calls") or []
+    calls = named_call.get("tool_calls") or []
     assert len(calls) == 1, f"{len(calls)} tool calls"
     assert calls[0]["type"] == "function"
     assert calls[0]["id"]
     _check_call(calls[0]["function"]["name"], calls[0]["function"]["arguments"])
 
 
-def test_streamed_tool_call_assembles(candidate: Client) -> None:
+def test_streamed_tool_call_assembles(candidate: Client, named_call: dict[str, Any]) -> None:
     """The deltas of a streamed tool call make up the call that comes without a stream."""
-    message = _offered(candidate, **TOOLS, tool_choice=TOOL_CHOICE)["choices"][0]["message"]
-    whole = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or []]
+    whole = [(call["function"]["name"], call["function"]["arguments"]) for call in named_call.get("tool_calls") or []]
     streamed = _assembled(candidate.stream(CHAT, **TOOLS, tool_choice=TOOL_CHOICE))
     assert len(streamed) == 1, f"{len(streamed)} tool calls in the stream"
     _check_call(*streamed[0])
@@ -111,9 +116,9 @@ def test_schema_is_kept_every_time(candidate: Client, selection: Selection) -> N
         inconclusive(f"the model filled its tokens before the JSON was complete in {number - len(texts)} of {number}")
 
 
-def test_tool_call_ids_are_new(candidate: Client) -> None:
+def test_tool_call_ids_are_new(candidate: Client, named_call: dict[str, Any]) -> None:
     """The next tool call of a conversation has an id that the conversation does not have yet: results go by it."""
-    first = _offered(candidate, **TOOLS, tool_choice=TOOL_CHOICE)["choices"][0]["message"]["tool_calls"]
+    first = named_call["tool_calls"]
     result = {"role": "tool", "tool_call_id": first[0]["id"], "content": '{"temperature": 4}'}
     said = {"role": "assistant", "content": None, "tool_calls": first}
     messages = [*TOOL_MESSAGES, said, result, {"role": "user", "content": "And in Rome?"}]

@@ -55,7 +55,7 @@ def test_chat_streams_the_same_text(candidate: Client, messages: list[dict[str, 
 @pytest.mark.parametrize("path", REQUESTS, ids=["completion", "chat"])
 def test_stop_ends_the_text(candidate: Client, path: str) -> None:
     """With a stop string the text is the same up to it, and the finish reason is stop."""
-    fields = {**REQUESTS[path], "max_tokens": 48, "temperature": 0.0}
+    fields = {**REQUESTS[path], "max_tokens": 24, "temperature": 0.0}
     candidate.ask(path, **fields)
     text = text_of(candidate.ask(path, **fields)["choices"][0])
     stop = text[len(text) // 2 :][:4]
@@ -103,4 +103,4 @@ def test_seed_repeats_a_sample(candidate: Client, engine: EngineInfo, path: str)
 
     first, second = sample(7), sample(7)
     assert first == second, f"seed 7 gave {first!r} and {second!r}"
-    assert len({sample(seed) for seed in range(10)}) > 1, "ten seeds give one text"
+    assert any(sample(seed) != first for seed in range(10)), "ten seeds give one text"

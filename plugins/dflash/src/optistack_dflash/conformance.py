@@ -20,7 +20,7 @@ STATUS = {Outcome.PASS: Status.PASS, Outcome.FAIL: Status.FAIL, Outcome.INCONCLU
 
 def greedy_margin(bench: Bench) -> Answer:
     """Greedy tokens under drafting, on fresh and on cached prefixes, alone and in a batch."""
-    prompts = bench.prompts(PROMPTS, "dflash/greedy-margin")
+    prompts = bench.prompts(PROMPTS, "dflash/tokens-are-the-targets")
     verdict = bench.margin(bench.run(prompts), bench.run(prompts))
     why = "drafting changed the answer by more than rounding does"
     return Answer.of(verdict.passed, verdict.describe(), proof="the same tokens scored in one prefill", why=why)
@@ -29,7 +29,7 @@ def greedy_margin(bench: Bench) -> Answer:
 def warm_acceptance(bench: Bench) -> Answer:
     """A drafter that reads the target's hidden states has none for a prefix that came from the cache, unless they were
     kept or are computed again: its drafts are then poor for the whole request, and nothing else shows it."""
-    prompts = bench.prompts(PROMPTS, "dflash/warm-acceptance")
+    prompts = bench.prompts(PROMPTS, "dflash/drafts-survive-a-hit")
     cold, warm = bench.run(prompts).drafts, bench.run(prompts).drafts
     if cold is None or warm is None:
         return Answer(Status.FAIL, "no draft at all", why="the engine answered without drafting, or counts no drafts")
@@ -46,14 +46,14 @@ def warm_acceptance(bench: Bench) -> Answer:
 
 CASES: Sequence[ConformanceCase] = (
     bench_case(
-        "dflash/greedy-margin",
+        "dflash/tokens-are-the-targets",
         tier=1,
         summary="Drafted greedy tokens are the target's own, with and without a cached prefix.",
         asked="every greedy token within rounding of the target's best",
         work=greedy_margin,
     ),
     bench_case(
-        "dflash/warm-acceptance",
+        "dflash/drafts-survive-a-hit",
         tier=1,
         summary="Drafts are accepted on a cached prefix as on a fresh one.",
         asked=f"at least {KEPT:g} of the cold acceptance length",

@@ -32,6 +32,7 @@ CONCURRENCY = 4
 
 def long_context_retrieval(bench: Bench) -> Answer:
     """Needles in a long context against needles in a short one, same questions, same engine."""
+    import numpy as np
     from scipy.stats import fisher_exact
 
     context = bench.engine.max_tokens or 0
@@ -44,7 +45,7 @@ def long_context_retrieval(bench: Bench) -> Answer:
         for tokens in (SHORT_TOKENS, long)
     )
     says = f"{far} of {NEEDLES} needles in {long:,} tokens, {near} of {NEEDLES} in {SHORT_TOKENS}"
-    table = [[far, NEEDLES - far], [near, NEEDLES - near]]
+    table = np.array([[far, NEEDLES - far], [near, NEEDLES - near]])
     p_value = float(fisher_exact(table, alternative="less").pvalue)
     proof = f"needles of the suite's own set, Fisher's exact p = {p_value:.2g}"
     if far >= KEPT * near and near:
