@@ -22,7 +22,8 @@ class Parameters:
     ``split_requests``         requests of one session on one replica from which on it is split: those that come after
                                share the cost of a copy of their prefix
     ``cold_prefill_tokens``    prefill that may wait on a replica before it is given no more prompts that are cold there
-    ``slow_start_s``           for so long a new replica is given one cold prompt at a time
+    ``slow_start_s``           for so long a new replica is given one cold prompt at a time, and of the sessions that were
+                               there before it only those that would have left their homes for another one as well
     ``rehome_margin``          requests above the fleet's mean, both averaged over ``rehome_window_s``, from which a
                                replica gives up idle sessions
     ``rehome_window_s``        time constant of those averages

@@ -13,6 +13,7 @@ from optistack_routing.policy.shadow import Home, Shadow
 class Session:
     """``newest`` is the home that its last request went to, of which it counts as a resident."""
 
+    began_s: float = 0.0
     homes: dict[str, Home] = field(default_factory=dict)
     in_flight: int = 0
     used_s: float = 0.0
@@ -38,7 +39,7 @@ class SessionMap:
         session = self.get(key, now_s)
         if session is None:
             self.forget(key)
-            session = self._sessions[key] = Session()
+            session = self._sessions[key] = Session(now_s)
         self._sessions.move_to_end(key)
         session.used_s = now_s
         session.in_flight += 1
