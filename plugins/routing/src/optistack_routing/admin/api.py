@@ -121,8 +121,8 @@ class AdminConnection(ServerConnection):
 def _text(body: bytes, key: str) -> str:
     try:
         value = json.loads(body)[key]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         value = None
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value or not value.isprintable():
         raise Refused(400, f'The body must be {{"{key}": "..."}}.')
     return value

@@ -35,8 +35,10 @@ class KvAware:
         self.parameters = parameters or Parameters()
         self._sessions = SessionMap(self.parameters)
         self._loads = Persistence(self.parameters)
+        self._fleet = Fleet()
 
     def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | None:
+        self._fleet = fleet
         key = key_of(request)
         session = None if key is None else self._sessions.get(key, now_s)
         cached = self._cached(request, session, fleet)
@@ -120,8 +122,8 @@ class KvAware:
     ) -> Replica | None:
         """The lightest replica that holds nothing of the prompt, if it costs no more than ``limit``.
 
-        A newcomer gets the session only where it would have left for another replica as well: that a replica joins moves
-        nobody.
+        A newcomer gets the session only where it would have left for another replica as well: that a replica joins
+        moves nobody.
         """
         others = [replica for replica in ready(request, fleet) if replica not in cached]
         found = self._light_enough(others, request, tokens, limit, now_s)
@@ -191,7 +193,9 @@ class KvAware:
         self._loads.changed(choice.replica, 1, now_s)
         key = key_of(request)
         if key is not None:
-            self._sessions.placed(key, choice.replica, request.prompt_tokens, now_s)
+            replica = self._fleet.get(choice.replica)
+            pool_tokens = replica.kv_tokens if replica is not None else None
+            self._sessions.placed(key, choice.replica, request.prompt_tokens, now_s, pool_tokens=pool_tokens)
 
     def ended(self, request: Request, choice: Choice, now_s: float, *, served: bool, usage: Usage | None) -> None:
         self._loads.changed(choice.replica, -1, now_s)
