@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from time import monotonic
 from typing import Any
 
 import pytest
-from plugins.routing.tests.rig import Heard, MockReplica, answer_ok, chunked, play, post, rig
+from plugins.routing.tests.rig import OK, Heard, MockReplica, answer_ok, chunked, play, post, rig
 
 from optistack.errors import InputError
 from optistack_routing.fleet.address import read_address
+from optistack_routing.fleet.roster import Source
 from optistack_routing.fleet.scrape import read_pool
+from optistack_routing.fleet.sources import Named
 from optistack_routing.http.head import read_request
 from optistack_routing.policy.factory import make_policy
 from optistack_routing.policy.ledger import Ledger
@@ -126,7 +129,7 @@ def test_one_prompt_for_everybody_does_not_land_on_one_replica(policy: str) -> N
 
 
 def test_a_restart_behind_the_same_url_is_noticed_by_its_counters() -> None:
-    page = [b'vllm:prompt_tokens_total 500.0\nvllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0\n']
+    page = b'vllm:prompt_tokens_total 500.0\nvllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0\n'
 
     async def scenario() -> None:
         async with rig(answer_ok, answer_ok) as r:
@@ -134,14 +137,81 @@ def test_a_restart_behind_the_same_url_is_noticed_by_its_counters() -> None:
             (home,) = [replica for replica in r.replicas if replica.heard]
             member = r.control.roster.get(home.url)
             before = member.replica
-            r.control.kv._look_for_a_restart(member, page[0])
+            home.metrics = page
+            await r.control.kv.ask(member)
+            await r.control.kv.ask(member)
             assert member.replica is before
-            r.control.kv._look_for_a_restart(member, page[0].replace(b"500.0", b"20.0"))
+            assert before is not None
+            assert before.kv_tokens == 1600
+            home.metrics = b"no counter in it\n"
+            await r.control.kv.ask(member)
+            assert member.replica is before
+            home.metrics = page.replace(b"500.0", b"20.0")
+            await r.control.kv.ask(member)
             assert member.replica is not None
             assert member.replica is not before
             assert member.accepts
             assert r.control.ledger.policy.sessions() == {0: 1}
             assert (await r.ask(b"x" * 4000, session="s"))[0] == 200
+            r.assert_quiet()
+
+    play(scenario())
+
+
+def test_a_replica_that_dns_no_longer_names_ends_its_streams_first() -> None:
+    going_on = asyncio.Event()
+
+    async def script(replica: MockReplica, heard: Heard, reader: Any, writer: Any) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\na")
+        await going_on.wait()
+        writer.write(b"b")
+
+    async def scenario() -> None:
+        async with rig(script, script) as r:
+            urls = frozenset(replica.url for replica in r.replicas)
+            named = Named(r.control.roster, Source.CONFIG, 60.0)
+            named.now_names(urls, 0.0)
+            client = await r.connect()
+            await client.say(post(session="s"))
+            await client.head()
+            assert await client.exactly(1) == b"a"
+            (home,) = [replica for replica in r.replicas if replica.heard]
+            named.now_names(urls - {home.url}, monotonic())
+            r.tick()
+            assert home.url in r.control.roster.members
+            going_on.set()
+            assert await client.exactly(1) == b"b"
+            await r.until(lambda: home.url not in r.control.roster.members)
+            assert (await r.ask(session="s"))[0] == 200
+            assert len(home.heard) == 1
+            r.assert_quiet()
+
+    play(scenario())
+
+
+def test_dozens_of_clients_that_read_nothing_hold_nobody_up() -> None:
+    async def script(replica: MockReplica, heard: Heard, reader: Any, writer: Any) -> None:
+        if heard.header(b"x-session-id") == b"quick":
+            writer.write(OK)
+            return
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")
+        while True:
+            writer.write(bytes(65536))
+            await writer.drain()
+
+    async def scenario() -> None:
+        async with rig(script, script) as r:
+            for number in range(50):
+                client = await r.connect()
+                client.writer.transport.pause_reading()
+                await client.say(post(session=f"s{number}"))
+            await r.until(lambda: sum(connection._stuck for connection in r.front.settings.connections) == 50)
+            held = [connection.transport.get_write_buffer_size() for connection in r.front.settings.connections]
+            assert max(held) < 2**20
+            assert (await r.ask(session="quick"))[0] == 200
+            for client in r.clients:
+                client.leave()
+            await r.until(lambda: not r.front.settings.connections)
             r.assert_quiet()
 
     play(scenario())

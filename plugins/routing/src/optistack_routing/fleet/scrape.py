@@ -60,6 +60,8 @@ class KVGauge:
             member.replica.kv_tokens = pool or member.replica.kv_tokens
 
     def _look_for_a_restart(self, member: Member, metrics: bytes) -> None:
+        if not _COUNTED.search(metrics):
+            return  # SGLang has no count before its first request
         counted = read_sum(_COUNTED, metrics)
         if counted < member.counted_tokens and member.health is Health.UP:
             self.roster.restarted(member, monotonic())
