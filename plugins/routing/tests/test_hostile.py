@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from time import monotonic
+from time import monotonic, process_time
 from typing import Any
 
 import pytest
@@ -112,6 +112,13 @@ def test_conversations_without_a_session_are_told_apart_by_their_first_message()
     pieces = [again[:1000], again[1000:20_000], again[20_000:]]
     head = read_request(b"POST /v1/x HTTP/1.1\r\nHost: h\r\n\r\n")
     assert Reader().read(head, pieces, len(again)).prefix == session_key(again)
+
+
+def test_no_body_is_expensive_to_tell_apart() -> None:
+    session_key(SYSTEM)
+    begun = process_time()
+    assert session_key(b'{"a":[' + b'"user",' * 60_000 + b"]}")
+    assert process_time() - begun < 0.02
 
 
 @pytest.mark.parametrize("policy", ["kv-aware", "affinity"])
