@@ -247,6 +247,27 @@ def test_a_pool_that_the_replica_reports_bounds_what_is_believed_of_it() -> None
     assert again.choice.predicted_cached_tokens == 50_000
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:80", 200),
+        ("[::1]:80", 200),
+        ("[::1]", 200),
+        ("localhost", 200),
+        ("evil.example:80", 400),
+        ("a", 400),
+    ],
+)
+def test_a_name_that_is_made_to_point_here_does_not_reach_the_admin_side(host: str, status: int) -> None:
+    async def scenario() -> None:
+        async with rig(answer_ok) as r:
+            client = await r.connect(r.admin_port)
+            await client.say(f"GET /state HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            assert (await client.answer())[0] == status
+
+    play(scenario())
+
+
 def head_of(session: str) -> bytes:
     return f"POST /v1/x HTTP/1.1\r\nHost: h\r\nX-Session-Id: {session}\r\n\r\n".encode()
 

@@ -59,7 +59,7 @@ class Running:
 
     async def state(self) -> dict[str, Any]:
         client = Client(*await asyncio.open_connection("127.0.0.1", self.admin_port))
-        await client.say(b"GET /state HTTP/1.1\r\nHost: a\r\n\r\n")
+        await client.say(b"GET /state HTTP/1.1\r\nHost: localhost\r\n\r\n")
         _, _, body = await client.answer()
         client.leave()
         state = json.loads(body)
