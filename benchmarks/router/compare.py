@@ -74,7 +74,7 @@ def load(**options: Any) -> dict[str, Any]:
         raise RuntimeError(done.stderr)
     answer = json.loads(done.stdout)
     if answer["errors"]:
-        raise RuntimeError(f"{answer['errors']} errors of {answer['requests']} requests")
+        raise RuntimeError(f"{answer['errors']} errors, {answer['requests']} answers: {answer['first_error']}")
     return answer
 
 
@@ -85,7 +85,8 @@ def process(command: list[str], log: Path) -> Iterator[subprocess.Popen[str]]:
     try:
         yield running
     finally:
-        os.killpg(running.pid, signal.SIGKILL)
+        for pid in family(running.pid):  # smg's router is in a session of its own
+            os.kill(pid, signal.SIGKILL)
         running.wait()
 
 
@@ -97,7 +98,7 @@ def wait_until_it_serves(port: int, log: Path) -> None:
             return
         except (RuntimeError, subprocess.TimeoutExpired):
             time.sleep(0.3)
-    raise SystemExit(f"It does not serve:\n{log.read_text()[-2000:]}")
+    raise RuntimeError(f"It does not serve:\n{log.read_text()[-2000:]}")
 
 
 HAPROXY = """
@@ -164,6 +165,18 @@ def measure(pid: int, port: int, name: str, options: dict[str, Any]) -> dict[str
     return found
 
 
+def figures_of(pid: int, port: int, log: Path, direct_ms: float) -> dict[str, float]:
+    """All figures of the router that has just been started. Raises RuntimeError when it fails requests."""
+    wait_until_it_serves(port, log)
+    figures = {}
+    for workload, options in WORKLOADS.items():
+        figures |= measure(pid, port, workload, options)
+    figures["TTFB p50 ms"] = ttfb_ms(port)
+    figures["added TTFB p50 ms"] = figures["TTFB p50 ms"] - direct_ms
+    figures["RSS MiB"] = memory_mib(family(pid))
+    return figures
+
+
 def ttfb_ms(port: int) -> float:
     return statistics.median(load(port=port, **TTFB)["ttfb_ms"])
 
@@ -191,22 +204,24 @@ def main() -> None:
                 for router, command, port in commands(arguments, folder, ports):
                     if arguments.only and not router.startswith(tuple(arguments.only)):
                         continue
-                    with process(command, log) as running:
-                        wait_until_it_serves(port, log)
-                        figures = {}
-                        for workload, options in WORKLOADS.items():
-                            figures |= measure(running.pid, port, workload, options)
-                        figures["TTFB p50 ms"] = ttfb_ms(port)
-                        figures["added TTFB p50 ms"] = figures["TTFB p50 ms"] - direct
-                        figures["RSS MiB"] = memory_mib(family(running.pid))
-                        found[router] = figures
+                    try:
+                        with process(command, log) as running:
+                            figures = found[router] = figures_of(running.pid, port, log, direct)
+                    except (RuntimeError, subprocess.TimeoutExpired) as error:  # the others are measured all the same
+                        print(number, router, f"failed: {error}", flush=True)
+                        continue
                     print(number, router, {key: round(value, 3) for key, value in figures.items()}, flush=True)
                 rounds.append(found)
                 write(rounds, arguments.out)  # after each, in case that the next is cut short
 
 
+def _columns(rows: list[dict[str, float]]) -> dict[str, list[float]]:
+    return {key: [row[key] for row in rows] for key in rows[0]}
+
+
 def write(rounds: list[dict[str, dict[str, float]]], out: Path | None) -> None:
-    each = {router: {key: [one[router][key] for one in rounds] for key in rounds[0][router]} for router in rounds[0]}
+    routers = dict.fromkeys(router for one in rounds for router in one)
+    each = {router: _columns([one[router] for one in rounds if router in one]) for router in routers}
     medians = {
         router: {key: statistics.median(values) for key, values in figures.items()} for router, figures in each.items()
     }

@@ -38,6 +38,7 @@ class Run:
     header: str = "X-Session-Id"
     left: int = 0
     errors: int = 0
+    first_error: str = ""
     events: int = 0
     ttfb_ms: list[float] = field(default_factory=list)
     lags: list[list[float]] = field(default_factory=lambda: [[] for _ in range(SLICES)])
@@ -46,7 +47,7 @@ class Run:
 
     def __post_init__(self) -> None:
         stream = "true" if self.kind == "stream" else "false"
-        tail = f',"max_tokens":{self.chunks},"temperature":{self.rate:g},"stream":{stream}}}'
+        tail = f',"max_tokens":{self.chunks},"seed":{self.rate:.0f},"stream":{stream}}}'
         head = '{"model":"m","messages":[{"role":"user","content":"'
         text = "The quick brown fox jumps over the lazy dog. " * (self.body_bytes // 45 + 1)
         fill = max(1, self.body_bytes - len(head) - len(tail) - 3)
@@ -96,6 +97,8 @@ class Client(asyncio.Protocol):
             run.ttfb_ms.append(1000 * (monotonic() - self._begun))
             if not data.startswith(b"HTTP/1.1 200"):
                 run.errors += 1
+                run.first_error = run.first_error or data[:500].decode("latin-1")
+                run.over.set()
         if run.kind == "stream":
             stamps = _STAMP.findall(data)
             if stamps:
@@ -129,6 +132,7 @@ class Client(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._asked:
             self._run.errors += 1
+            self._run.first_error = self._run.first_error or f"connection lost: {error}"
             self._run.over.set()
 
 
@@ -148,6 +152,7 @@ async def main(options: dict[str, Any]) -> None:
             {
                 "requests": run.done,
                 "errors": run.errors,
+                "first_error": run.first_error,
                 "chunks": run.events,
                 "wall_s": monotonic() - begun,
                 "ttfb_ms": run.ttfb_ms[::step],

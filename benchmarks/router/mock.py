@@ -3,7 +3,8 @@
     python mock.py PORT [PORT ...]
 
 Answers what the routers ask of an engine. ``POST /v1/chat/completions`` looks for ``"stream":true``, ``max_tokens``
-(chunks to send) and ``temperature`` (chunks a second; 0 sends them at once) in the last 300 bytes of the body. A
+(chunks to send) and ``seed`` (chunks a second; 0 sends them at once) in the last 300 bytes of the body, or in all
+of it. A
 stream's chunk carries the time at which it was written, in nanoseconds.
 """
 
@@ -19,7 +20,7 @@ import uvloop
 _LENGTH = re.compile(rb"\r\ncontent-length:\s*(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:\s*chunked", re.IGNORECASE)
 _TOKENS = re.compile(rb'"max_(?:completion_)?tokens":\s*(\d+)')
-_RATE = re.compile(rb'"temperature":\s*([0-9.]+)')
+_RATE = re.compile(rb'"seed":\s*([0-9.]+)')
 
 _USAGE = (
     b'"usage":{"prompt_tokens":100000,"completion_tokens":1,"total_tokens":100001,'
@@ -108,8 +109,11 @@ class Engine(asyncio.Protocol):
             return
         body = self._parts[-1] if len(self._parts[-1]) >= 300 else b"".join(self._parts[-2:])
         tail = body[-300:] if len(body) > 600 else body
-        self._parts = []
         tokens = _TOKENS.search(tail)
+        if tokens is None or b'"stream"' not in tail:  # smg writes the body anew, with its fields in another order
+            tail = b"".join(self._parts)
+            tokens = _TOKENS.search(tail)
+        self._parts = []
         chunks = int(tokens[1]) if tokens else 1
         if b'"stream":true' not in tail and b'"stream": true' not in tail:
             self._transport.write(

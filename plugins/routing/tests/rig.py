@@ -57,6 +57,7 @@ class MockReplica:
 
     script: Script = answer_ok
     healthy: bool = True
+    metrics: bytes = b"vllm:kv_cache_usage_perc 0.25\n"
     heard: list[Heard] = field(default_factory=list)
     open: int = 0
     port: int = 0
@@ -88,7 +89,7 @@ class MockReplica:
                     writer.write(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % (200 if self.healthy else 503))
                     continue
                 if head.startswith(b"GET /metrics"):
-                    page = b"vllm:kv_cache_usage_perc 0.25\n"
+                    page = self.metrics
                     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(page), page))
                     continue
                 heard = Heard(head, b"")
@@ -175,7 +176,8 @@ class Rig:
         client = await self.connect(self.admin_port)
         kind = "Content-Type: application/json\r\n" if method == "POST" else ""
         await client.say(
-            f"{method} {path} HTTP/1.1\r\nHost: a\r\n{kind}Content-Length: {len(body)}\r\n\r\n".encode() + body
+            f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:1\r\n{kind}Content-Length: {len(body)}\r\n\r\n".encode()
+            + body
         )
         answer = await client.answer()
         client.leave()

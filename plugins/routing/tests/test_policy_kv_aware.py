@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from optistack_routing.policy.base import Choice, Reason, Request
 from optistack_routing.policy.factory import make_policy
 from optistack_routing.policy.ledger import Lease, Ledger
@@ -115,6 +118,55 @@ def test_scale_up_moves_no_session_and_piles_no_cold_prompt_on_the_new_replica()
         assert lease is not None
         lease.first_byte()
     assert place(ledger, "next", now_s=104.0).choice.replica == "new", "and preferred once that one is done"
+
+
+@given(
+    loads=st.lists(st.integers(0, 9), min_size=2, max_size=6),
+    prompts=st.lists(st.integers(1, 150_000), min_size=1, max_size=12),
+    at_once=st.integers(0, 5),
+    since_s=st.floats(0, 59),
+)
+def test_a_newcomer_gets_only_sessions_that_would_have_moved_anyway(
+    loads: list[int], prompts: list[int], at_once: int, since_s: float
+) -> None:
+    fleets = []
+    for joins in (False, True):
+        ledger = fleet_of(len(loads), replace(PLAIN, slow_start_s=60.0))
+        for number, tokens in enumerate(prompts):
+            turn(ledger, f"s{number}", tokens, now_s=100.0)
+        for number, requests in enumerate(loads):
+            load(ledger, f"r{number}", requests)
+        for _ in range(at_once):
+            place(ledger, "s0", prompts[0], now_s=100.0)
+        if joins:
+            ledger.join("new", 101.0)
+        fleets.append(ledger)
+    before, after = fleets
+    for number, tokens in enumerate(prompts):
+        request = Request(f"s{number}", tokens + 1_000)
+        old, new = (ledger.policy.choose(request, ledger.fleet, 101.0 + since_s) for ledger in (before, after))
+        assert old is not None
+        assert new is not None
+        if new.replica == "new":
+            assert old.reason in (Reason.SPILLED, Reason.SPLIT)
+        else:
+            assert new == old
+
+
+def test_small_prompts_do_not_run_to_a_new_replica_until_it_is_old() -> None:
+    ledger = fleet_of(2, replace(PLAIN, slow_start_s=60.0))
+    for number in range(10):
+        turn(ledger, f"s{number}", 1_000, now_s=100.0)
+    busy = [place(ledger, f"s{number}", 1_000, now_s=100.0) for number in range(10)]
+    ledger.join("new", 101.0)
+    more = [ledger.policy.choose(Request(f"s{number}", 1_000), ledger.fleet, 102.0) for number in range(10)]
+    assert {choice.reason for choice in more if choice} == {Reason.HOME}
+    assert turn(ledger, "begun-since", 1_000, now_s=103.0).choice.replica == "new"
+    later = ledger.policy.choose(Request("s0", 1_000), ledger.fleet, 162.0)
+    assert later is not None
+    assert (later.replica, later.reason) == ("new", Reason.SPILLED)
+    for lease in busy:
+        lease.end(163.0, served=True)
 
 
 def test_cold_prompts_do_not_queue_on_a_replica_while_another_has_room() -> None:

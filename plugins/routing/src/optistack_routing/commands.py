@@ -1,4 +1,4 @@
-"""``optistack route``: run the router, and look at it."""
+"""``optistack route``: run the router, look at it, and simulate its policies."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from optistack_routing.simulate.cli import simulate
 
 app = typer.Typer(
     name="route",
@@ -84,3 +86,6 @@ def top(
         from optistack.cli.screen import show
 
         show(screen(now))
+
+
+app.command()(simulate)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from hmac import compare_digest
+from ipaddress import ip_address
 from time import monotonic
 from typing import Any
 from urllib.parse import parse_qs
@@ -96,6 +98,9 @@ class AdminConnection(ServerConnection):
             scheme, _, given = head.by_name.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer" or sum(compare_digest(given, key) for key in keys) == 0:
                 raise Refused(401, "The admin API key is missing or wrong: send Authorization: Bearer KEY.")
+        elif not _is_here(head.by_name.get(b"host", b"")):
+            # A page whose name is made to resolve to 127.0.0.1 speaks with its own Host.
+            raise Refused(400, "Without an admin API key the Host must be localhost or an IP address.")
         # A page in somebody's browser can send other kinds of bodies here without asking first.
         kind = head.by_name.get(b"content-type", b"").split(b";")[0].strip().lower()
         if head.method == b"POST" and kind != b"application/json":
@@ -118,11 +123,23 @@ class AdminConnection(ServerConnection):
             self.respond(status, json.dumps(answer).encode() + b"\n")
 
 
+def _is_here(host: bytes) -> bool:
+    name = host.rpartition(b":")[0] if re.search(rb":\d*\Z", host) else host
+    name = name.strip(b"[]")
+    if name.lower() in (b"localhost", b""):
+        return True
+    try:
+        ip_address(name.decode("latin-1"))
+    except ValueError:
+        return False
+    return True
+
+
 def _text(body: bytes, key: str) -> str:
     try:
         value = json.loads(body)[key]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         value = None
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value or not value.isprintable():
         raise Refused(400, f'The body must be {{"{key}": "..."}}.')
     return value

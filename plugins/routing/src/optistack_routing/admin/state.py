@@ -76,6 +76,7 @@ def describe(member: Member) -> dict[str, Any]:
         "leaving": member.leaving,
         "in_flight": member.out,
         "pending_prefill_tokens": replica.pending_prefill_tokens if replica else 0,
+        "kv_tokens": replica.kv_tokens if replica else None,
         "kv_utilisation": replica.kv_utilisation if replica else None,
         "error": member.error,
     }

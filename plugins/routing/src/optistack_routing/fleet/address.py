@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from optistack.errors import InputError
+
+_HOST = re.compile(
+    r"(?=.{1,253}\Z)[0-9a-z_-]{1,63}(?:\.[0-9a-z_-]{1,63})*\.?|(?=[^%]*:)[0-9a-f:.]{2,45}(?:%[0-9a-z_.-]+)?"
+)
+"""A name or an address, in the letters that DNS and a Host header have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,8 @@ def read_address(text: str) -> Address:
         port = parts.port
     except ValueError:
         raise InputError(f"{text!r} is not the URL of a replica.", fix=fix) from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+    known = parts.scheme in ("http", "https") and parts.hostname and _HOST.fullmatch(parts.hostname) and port != 0
+    if not known or parts.hostname is None or parts.username or parts.query or parts.fragment:
         raise InputError(f"{text!r} is not the URL of a replica.", fix=fix)
     if parts.path not in ("", "/"):
         raise InputError(

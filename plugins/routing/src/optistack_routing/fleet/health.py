@@ -8,7 +8,6 @@ from time import monotonic
 
 from optistack_routing.fleet.roster import Health, Member, Roster
 from optistack_routing.http.client import ClientTLS, get
-from optistack_routing.http.head import Refused
 
 
 @dataclass
@@ -49,7 +48,7 @@ class Probes:
                 status, _ = await get(member.address, self.path, tls=self.tls, authorization=self.authorization)
         except TimeoutError:
             self._failed(member, Health.FAILING, f"no answer to {self.path} within {self.timeout_s:g} s")
-        except (OSError, Refused) as error:
+        except Exception as error:  # a name that cannot even be encoded is one
             health = Health.DOWN if _refused(error) else Health.FAILING
             self._failed(member, health, "connection refused" if health is Health.DOWN else str(error) or repr(error))
         else:

@@ -36,6 +36,8 @@ class Health(StrEnum):
 class Member:
     """A replica and what keeps requests from it. ``replica`` is its row in the ledger, where it has one.
 
+    ``counted_tokens`` is its own count of prompt tokens when it was last read, which only a restart makes fall.
+
     ``draining``  it gets no new requests; ``leaving`` and it is removed once it has none
     """
 
@@ -50,6 +52,7 @@ class Member:
     error: str = ""
     replica: Replica | None = None
     out: int = 0
+    counted_tokens: float = 0.0
 
     @property
     def name(self) -> str:
@@ -132,6 +135,14 @@ class Roster:
         member.health = health
         if health is Health.DOWN and member.replica is not None:
             # Whatever comes back at this address begins with an empty cache: it is a new replica to the policy.
+            self.ledger.leave(member.name, now_s)
+            member.replica = None
+        self.settle(member, now_s)
+
+    def restarted(self, member: Member, now_s: float) -> None:
+        """Another process answers at its address: the cache is empty, and it is a new replica to the policy."""
+        log.info("replica %s has been restarted", member.name)
+        if member.replica is not None:
             self.ledger.leave(member.name, now_s)
             member.replica = None
         self.settle(member, now_s)

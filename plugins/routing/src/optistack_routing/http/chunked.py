@@ -45,10 +45,13 @@ class Chunked:
                 if not self._line:
                     line_end = data.find(b"\r\n", at, at + MAX_LINE_BYTES)
                     if line_end > 0:
-                        size = self._size(data[at:line_end])
+                        line = data[at:line_end]
+                        size = _KNOWN.get(line, -1)
+                        if size < 0:
+                            size = self._size(line)
                         after = line_end + 2 + size
                         if size and after + 2 <= end:  # the whole chunk is here, as it mostly is
-                            if data[after : after + 2] != b"\r\n":
+                            if not data.startswith(b"\r\n", after):
                                 raise Refused(self._status, "A chunk is longer than it says.")
                             if content is not None:
                                 content.append(data[line_end + 2 : after])
@@ -58,9 +61,9 @@ class Chunked:
                         self._left = size
                         self._state = _DATA if size else _TRAILERS
                         continue
-                line, at = self._take_line(data, at, MAX_LINE_BYTES)
-                if line is not None:
-                    self._left = self._size(line)
+                taken, at = self._take_line(data, at, MAX_LINE_BYTES)
+                if taken is not None:
+                    self._left = self._size(taken)
                     self._state = _DATA if self._left else _TRAILERS
             elif state == _DATA:
                 take = min(self._left, end - at)
@@ -71,26 +74,23 @@ class Chunked:
                 if not self._left:
                     self._state = _DATA_END
             else:
-                line, at = self._take_line(data, at, MAX_TRAILER_BYTES)
-                if line is None:
+                taken, at = self._take_line(data, at, MAX_TRAILER_BYTES)
+                if taken is None:
                     continue
                 if state == _DATA_END:
-                    if line:
+                    if taken:
                         raise Refused(self._status, "A chunk is longer than it says.")
                     self._state = _SIZE
-                elif not line:
+                elif not taken:
                     self.done = True
                     return at
                 else:
-                    self._trailer_bytes += len(line)
-                    if self._trailer_bytes > MAX_TRAILER_BYTES or not _TRAILER.fullmatch(line):
+                    self._trailer_bytes += len(taken)
+                    if self._trailer_bytes > MAX_TRAILER_BYTES or not _TRAILER.fullmatch(taken):
                         raise Refused(self._status, "The trailer of a chunked body is malformed.")
         return at
 
     def _size(self, line: bytes) -> int:
-        known = _KNOWN.get(line)
-        if known is not None:
-            return known
         match = _SIZE_LINE.fullmatch(line)
         if match is None:
             raise Refused(self._status, "The size of a chunk is not a hexadecimal number.")

@@ -16,6 +16,9 @@ from optistack_routing.http.writing import Writer
 AHEAD_BYTES = 65536
 """How much of the next requests is read while one is being answered; more waits in the socket."""
 
+MOST_PIECES = 256
+"""Pieces of a body that are kept apart; smaller ones are joined, since each costs more than its bytes."""
+
 LINGER_S = 2.0
 LINGER_BYTES = 64 * 1024 * 1024
 
@@ -77,6 +80,7 @@ class ServerConnection(asyncio.Protocol):
         self._head: RequestHead | None = None
         self._body: list[bytes] = []
         self._body_bytes = 0
+        self._joined = 0  # pieces of the body at its beginning that are joined already
         self._chunked: Chunked | None = None
         self._reading = True
         self._lingered_bytes = 0
@@ -173,6 +177,7 @@ class ServerConnection(asyncio.Protocol):
             raise Refused(413, f"The body is larger than {self.limits.body_bytes} bytes.")
         self._body = []
         self._body_bytes = 0
+        self._joined = 0
         self._chunked = Chunked() if head.length is None else None
         rest = data[end + 4 :]
         if head.length == 0:
@@ -187,6 +192,9 @@ class ServerConnection(asyncio.Protocol):
 
     def _read_body(self, data: bytes) -> None:
         head = cast(RequestHead, self._head)
+        if len(self._body) - self._joined > MOST_PIECES:
+            self._body[self._joined :] = [b"".join(self._body[self._joined :])]
+            self._joined += 1
         if self._chunked is not None:
             before = len(self._body)
             used = self._chunked.feed(data, self._body)

@@ -20,35 +20,37 @@ class Writer:
     has begun to close.
     """
 
-    __slots__ = ("_descriptor", "transport")
+    __slots__ = ("_closing", "_descriptor", "_waiting_bytes", "transport")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
+        self._closing = transport.is_closing
+        self._waiting_bytes = transport.get_write_buffer_size
         plain = transport.get_extra_info("sslcontext") is None
         self._descriptor = cast(int, transport.get_extra_info("socket").fileno()) if plain else -1
 
     def write(self, data: bytes) -> None:
-        transport = self.transport
-        if transport.is_closing():
+        if self._closing():
             return
-        if self._descriptor >= 0 and not transport.get_write_buffer_size():
+        descriptor = self._descriptor
+        if descriptor >= 0 and not self._waiting_bytes():
             try:
-                sent = os.write(self._descriptor, data)
+                sent = os.write(descriptor, data)
             except BlockingIOError:
                 sent = 0
             except OSError:
-                transport.abort()  # the other end is gone
+                self.transport.abort()  # the other end is gone
                 return
             if sent == len(data):
                 return
             data = data[sent:]
-        transport.write(data)
+        self.transport.write(data)
 
     def writelines(self, parts: list[bytes]) -> None:
-        transport = self.transport
-        if transport.is_closing():
+        if self._closing():
             return
-        if self._descriptor < 0 or len(parts) > MOST_PARTS or transport.get_write_buffer_size():
+        transport = self.transport
+        if self._descriptor < 0 or len(parts) > MOST_PARTS or self._waiting_bytes():
             transport.writelines(parts)
             return
         try:

@@ -22,6 +22,7 @@ class Replica:
     ``in_flight``               requests that were sent to it and have not ended, the unacknowledged ones included
     ``pending_prefill_tokens``  prompt tokens, less what its cache is believed to hold, of those without a first byte
     ``kv_utilisation``          share of its KV pool in use, 0 to 1, as last read from its metrics; None when unknown
+    ``kv_tokens``               its KV pool, as its metrics say; None when they do not
     ``accepts``                 whether it may be given requests: healthy, its circuit closed, not draining
     """
 
@@ -30,6 +31,7 @@ class Replica:
     in_flight: int = 0
     pending_prefill_tokens: int = 0
     kv_utilisation: float | None = None
+    kv_tokens: int | None = None
     accepts: bool = True
 
 

@@ -9,6 +9,8 @@ even out the load, and long prompts stay.
 
 from __future__ import annotations
 
+import math
+
 from optistack_routing.policy.base import Choice, Fleet, Reason, Replica, Request, Usage
 from optistack_routing.policy.hashing import first
 from optistack_routing.policy.parameters import Parameters
@@ -33,8 +35,10 @@ class KvAware:
         self.parameters = parameters or Parameters()
         self._sessions = SessionMap(self.parameters)
         self._loads = Persistence(self.parameters)
+        self._fleet = Fleet()
 
     def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | None:
+        self._fleet = fleet
         key = key_of(request)
         session = None if key is None else self._sessions.get(key, now_s)
         cached = self._cached(request, session, fleet)
@@ -44,13 +48,18 @@ class KvAware:
             reason = Reason.FAILED_OVER if lost else Reason.PLACED
             return Choice(self._lightest(candidates, key, now_s).name, reason) if candidates else None
         newest = max(cached, key=lambda replica: (cached[replica], -self._cost(replica, 0)))
+        began_s = session.began_s if session is not None else -math.inf
         if session is not None and not session.in_flight and self._loads.gives_up(newest, now_s):
-            roomy = [replica for replica in ready(request, fleet) if self._takes_cold(replica, now_s)]
+            roomy = [
+                replica
+                for replica in ready(request, fleet)
+                if self._takes_cold(replica, now_s) and not self._is_newcomer(replica, began_s, now_s)
+            ]
             light = self._loads.lightest(roomy, now_s)
             if light is not None and light is not newest:
                 return Choice(light.name, Reason.REHOMED, cached.get(light, 0))
         here = session.homes.get(newest.name) if session is not None else None
-        return self._weigh(request, newest, here.in_flight if here is not None else 0, cached, fleet, now_s)
+        return self._weigh(request, newest, here.in_flight if here is not None else 0, began_s, cached, fleet, now_s)
 
     @staticmethod
     def _cached(request: Request, session: Session | None, fleet: Fleet) -> dict[Replica, int]:
@@ -70,6 +79,7 @@ class KvAware:
         request: Request,
         newest: Replica,
         at_once: int,
+        began_s: float,
         cached: dict[Replica, int],
         fleet: Fleet,
         now_s: float,
@@ -93,13 +103,47 @@ class KvAware:
         cold_limit = min(limit, stay - (p.home_margin if thick else p.overload_margin))
         # A cold replica costs its prompt at least, so that most turns need no look at the fleet.
         if cold_limit > prompt / share / p.tokens_per_request:
-            others = [replica for replica in ready(request, fleet) if replica not in cached]
-            cold = self._lightest(others, key_of(request), now_s) if others else None
-            if cold is not None and self._takes_cold(cold, now_s) and self._cost(cold, prompt / share) <= cold_limit:
+            cold = self._cold(request, prompt / share, cold_limit, began_s, cached, fleet, now_s)
+            if cold is not None:
                 return Choice(cold.name, Reason.SPLIT if thick else Reason.SPILLED)
         if other is not None:
             return Choice(other.name, Reason.OTHER_HOME, cached[other])
         return Choice(newest.name, Reason.HOME, cached[newest])
+
+    def _cold(
+        self,
+        request: Request,
+        tokens: float,
+        limit: float,
+        began_s: float,
+        cached: dict[Replica, int],
+        fleet: Fleet,
+        now_s: float,
+    ) -> Replica | None:
+        """The lightest replica that holds nothing of the prompt, if it costs no more than ``limit``.
+
+        A newcomer gets the session only where it would have left for another replica as well: that a replica joins
+        moves nobody.
+        """
+        others = [replica for replica in ready(request, fleet) if replica not in cached]
+        found = self._light_enough(others, request, tokens, limit, now_s)
+        if found is not None and self._is_newcomer(found, began_s, now_s):
+            others = [replica for replica in others if not self._is_newcomer(replica, began_s, now_s)]
+            if self._light_enough(others, request, tokens, limit, now_s) is None:
+                return None
+        return found
+
+    def _light_enough(
+        self, others: list[Replica], request: Request, tokens: float, limit: float, now_s: float
+    ) -> Replica | None:
+        cold = self._lightest(others, key_of(request), now_s) if others else None
+        if cold is None or not self._takes_cold(cold, now_s) or self._cost(cold, tokens) > limit:
+            return None
+        return cold
+
+    def _is_newcomer(self, replica: Replica, began_s: float, now_s: float) -> bool:
+        """Whether it joined after the session began, and a short while ago."""
+        return replica.joined_s > began_s and now_s - replica.joined_s < self.parameters.slow_start_s
 
     def _cost(self, replica: Replica, uncached_tokens: float) -> float:
         """In requests: what the replica carries and is known for, what waits there, and what it would compute again."""
@@ -149,7 +193,9 @@ class KvAware:
         self._loads.changed(choice.replica, 1, now_s)
         key = key_of(request)
         if key is not None:
-            self._sessions.placed(key, choice.replica, request.prompt_tokens, now_s)
+            replica = self._fleet.get(choice.replica)
+            pool_tokens = replica.kv_tokens if replica is not None else None
+            self._sessions.placed(key, choice.replica, request.prompt_tokens, now_s, pool_tokens=pool_tokens)
 
     def ended(self, request: Request, choice: Choice, now_s: float, *, served: bool, usage: Usage | None) -> None:
         self._loads.changed(choice.replica, -1, now_s)

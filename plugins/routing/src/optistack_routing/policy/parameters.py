@@ -22,13 +22,14 @@ class Parameters:
     ``split_requests``         requests of one session on one replica from which on it is split: those that come after
                                share the cost of a copy of their prefix
     ``cold_prefill_tokens``    prefill that may wait on a replica before it is given no more prompts that are cold there
-    ``slow_start_s``           for so long a new replica is given one cold prompt at a time
+    ``slow_start_s``           for so long a new replica is given one cold prompt at a time, and of the sessions that
+                               are older than it only those that would have left their homes for another one as well
     ``rehome_margin``          requests above the fleet's mean, both averaged over ``rehome_window_s``, from which a
                                replica gives up idle sessions
     ``rehome_window_s``        time constant of those averages
     ``rehomes_per_s``          such moves a second for each replica of the fleet, at most
     ``kv_tokens``              KV pool of a replica; with it, prefixes are forgotten when its cache should have evicted
-                               them. None when unknown
+                               them. None: what each replica's metrics say of it, if they do
     ``kv_weight``              requests that a KV pool in use for a half counts as, growing as k / (1 - k)
     ``session_idle_s``         a session is forgotten after so long without a request
     ``max_sessions``           sessions remembered; the one idle for longest makes room

@@ -13,6 +13,7 @@ from optistack_routing.policy.shadow import Home, Shadow
 class Session:
     """``newest`` is the home that its last request went to, of which it counts as a resident."""
 
+    began_s: float = 0.0
     homes: dict[str, Home] = field(default_factory=dict)
     in_flight: int = 0
     used_s: float = 0.0
@@ -33,12 +34,18 @@ class SessionMap:
         session = self._sessions.get(key)
         return None if session is None or self._is_stale(session, now_s) else session
 
-    def placed(self, key: str, replica: str, prompt_tokens: int, now_s: float) -> None:
-        """A request of the session was sent to ``replica``, where its prompt will be."""
+    def placed(
+        self, key: str, replica: str, prompt_tokens: int, now_s: float, *, pool_tokens: int | None = None
+    ) -> None:
+        """A request of the session was sent to ``replica``, where its prompt will be. ``pool_tokens``: its KV pool."""
+        if replica not in self._shadows:
+            pool_tokens = self._parameters.kv_tokens or pool_tokens
+            if pool_tokens is not None:
+                self._shadows[replica] = Shadow(pool_tokens)
         session = self.get(key, now_s)
         if session is None:
             self.forget(key)
-            session = self._sessions[key] = Session()
+            session = self._sessions[key] = Session(now_s)
         self._sessions.move_to_end(key)
         session.used_s = now_s
         session.in_flight += 1
@@ -119,13 +126,11 @@ class SessionMap:
             self.residents[replica] = self.residents.get(replica, 0) + 1
 
     def _hold(self, replica: str, home: Home, tokens: int) -> None:
-        if self._parameters.kv_tokens is None:
-            home.tokens = tokens
-            return
         shadow = self._shadows.get(replica)
         if shadow is None:
-            shadow = self._shadows[replica] = Shadow(self._parameters.kv_tokens)
-        shadow.use(home, tokens)
+            home.tokens = tokens
+        else:
+            shadow.use(home, tokens)
 
 
 def _forget_a_home(session: Session, keep: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import replace
 from hmac import compare_digest
 from time import monotonic
@@ -36,6 +37,8 @@ class Front(ServerConnection):
         super().__init__()
         self.settings = settings
         self.limits = settings.limits
+        self._write: Callable[[bytes], None] = lambda data: None
+        self._gaps = settings.recorder.gaps
         self.method = b""
         self.request = Request()
         self._sending: list[bytes] = []
@@ -59,6 +62,7 @@ class Front(ServerConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self._write = self.writer.write
         self.settings.connections.add(self)
         self.settings.recorder.connections += 1
         if self.settings.draining:
@@ -223,12 +227,13 @@ class Front(ServerConnection):
         record = self._record
         record.bytes_out += len(data)
         if self._begun:
-            gaps, gap_s = self.settings.recorder.gaps, now_s - self._last_s
+            gaps, gap_s = self._gaps, now_s - self._last_s
             gaps.counts[bisect_left(GAP_S, gap_s)] += 1  # Histogram.observe, without its call for each chunk
             gaps.sum += gap_s
             self._last_s = now_s
-            self._last_but_one, self._last = self._last, data
-            self.writer.write(data)
+            self._last_but_one = self._last
+            self._last = data
+            self._write(data)
             return
         self._held.append(data)
         if self._turned_away and record.bytes_out < MAX_REFUSAL_BYTES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 from math import ceil
 
@@ -21,6 +22,9 @@ Claude Code, Codex (by its age) and OpenCode."""
 
 MAX_SESSION_BYTES = 256
 PREFIX_BYTES = 4096
+SEARCH_BYTES = 256 * 1024
+"""How far into a body the first message of its user is looked for."""
+MOST_LOOKS = 32
 BYTES_A_TOKEN = 4.0
 """Of English and code in JSON; only the ratios of prompts to each other matter to a policy."""
 
@@ -54,7 +58,31 @@ def session_name(value: bytes) -> str:
 
 
 def _prefix(body: list[bytes]) -> bytes:
-    head = body[0][:PREFIX_BYTES]
-    if len(head) < PREFIX_BYTES and len(body) > 1:
-        head = b"".join(body[:64])[:PREFIX_BYTES]
-    return blake2b(head, digest_size=16).digest()
+    """What the turns of one conversation share and others do not: the head of the body and its user's first message.
+
+    The head alone would not do: the conversations of an agent begin with the same system prompt. Quotes inside of JSON
+    strings are escaped, so ``"user"`` is none of somebody's text.
+    """
+    text = body[0]
+    if len(text) < SEARCH_BYTES and len(body) > 1:
+        text = b"".join(body[:64])
+    at = _first_of_the_user(text)
+    if at < 0:
+        return blake2b(text[:PREFIX_BYTES], digest_size=16).digest()
+    # Up to the end of the first text, or earlier where that has a quote before a brace: the next turn has it as well.
+    end = text.find(b'"}', at + 6, at + PREFIX_BYTES)
+    said = text[at : end if end >= 0 else at + PREFIX_BYTES]
+    return blake2b(text[: min(at, PREFIX_BYTES)] + said, digest_size=16).digest()
+
+
+def _first_of_the_user(text: bytes) -> int:
+    """Where its role is named; -1 if nowhere, also after MOST_LOOKS of others, so that no body is expensive."""
+    at = -6
+    for _ in range(MOST_LOOKS):
+        at = text.find(b'"user"', at + 6, SEARCH_BYTES)
+        if at < 0 or _ROLE.search(text, max(0, at - 32), at):
+            return at
+    return -1
+
+
+_ROLE = re.compile(rb'"role"\s*:\s*\Z')

@@ -79,9 +79,10 @@ class Upstream(asyncio.Protocol):
             if head is None:
                 self._begin(exchange, self._buffer + data if self._buffer else data)
                 return
-            if self._chunked is not None:
-                used = self._chunked.feed(data)
-                if not self._chunked.done:
+            chunked = self._chunked
+            if chunked is not None:
+                used = chunked.feed(data)
+                if not chunked.done:
                     exchange.answer_goes_on(data)
                     return
             elif head.length is None:

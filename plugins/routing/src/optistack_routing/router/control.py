@@ -21,6 +21,7 @@ from optistack_routing.fleet.health import Probes
 from optistack_routing.fleet.roster import Roster, Source
 from optistack_routing.fleet.scrape import KVGauge
 from optistack_routing.fleet.sources import Named, ResolvedName, WatchedFile
+from optistack_routing.policy.guarded import Guarded
 from optistack_routing.policy.ledger import Ledger
 from optistack_routing.router.config import ADMIN_KEY_VARIABLE, UPSTREAM_KEY_VARIABLE, Config, read_keys
 from optistack_routing.router.listen import client_tls, server_tls
@@ -123,7 +124,7 @@ class Control:
 
 def build_control(config: Config) -> Control:
     """Raises InputError."""
-    ledger = Ledger(policy_of(config.policy, config.parameters, config.seed))
+    ledger = Ledger(Guarded(policy_of(config.policy, config.parameters, config.seed)))
     roster = Roster(
         ledger,
         lambda: Breaker(config.breaker_failures, config.breaker_open_s, config.breaker_longest_s),
