@@ -10,7 +10,8 @@ MAX_FIELDS = 200
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110, section 5.6.2
 _REQUEST_LINE = re.compile(rb"([A-Z]{1,20}) (/[\x21-\x7e]*) HTTP/1\.([01])\r\n")
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})((?: [\t\x20-\x7e\x80-\xff]*)?)\r\n")
-_FIELD = re.compile(rb"(" + _TOKEN + rb"):([\t\x20-\x7e\x80-\xff]*)\r\n")
+_FIELD = re.compile(rb"(?<=\n)(" + _TOKEN + rb"+):([\t\x20-\x7e\x80-\xff]*+)\r\n")
+"""Only at the beginning of a line and without going back, so that no head takes more than one look at each byte."""
 _DIGITS = re.compile(rb"[0-9]{1,15}")
 
 HOP_BY_HOP = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade", b"proxy-authenticate"))
