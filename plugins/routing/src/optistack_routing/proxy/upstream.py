@@ -13,6 +13,9 @@ from optistack_routing.http.head import Refused, ResponseHead, read_response
 from optistack_routing.http.writing import Writer
 
 MAX_HEAD_BYTES = 256 * 1024
+STALE_S = 0.05
+"""A kept connection that the replica had given up ends within a round trip. Later the replica has read the request, and
+whether it has begun to work on it cannot be known."""
 
 
 class Exchange(Protocol):
@@ -42,6 +45,7 @@ class Upstream(asyncio.Protocol):
         "head",
         "idle_since_s",
         "pool",
+        "sent_s",
         "transport",
         "used",
         "writer",
@@ -54,6 +58,7 @@ class Upstream(asyncio.Protocol):
         self.exchange: Exchange | None = None
         self.head: ResponseHead | None = None
         self.used = 0
+        self.sent_s = 0.0
         self.idle_since_s = 0.0
         self._buffer = b""
         self._left = 0
@@ -67,6 +72,7 @@ class Upstream(asyncio.Protocol):
         self.exchange = exchange
         self.head = None
         self.used += 1
+        self.sent_s = monotonic()
         self.writer.writelines([head, *body])
 
     def data_received(self, data: bytes) -> None:
@@ -153,7 +159,7 @@ class Upstream(asyncio.Protocol):
             return
         begun = self.head is not None or bool(self._buffer)
         reason = f"The replica closed the connection {'in the middle of' if begun else 'before'} its answer."
-        self._broken(reason, stale=not begun and self.used > 1)
+        self._broken(reason, stale=not begun and self.used > 1 and monotonic() - self.sent_s < STALE_S)
 
     def _broken(self, reason: str, *, stale: bool = False) -> None:
         exchange, self.exchange = self.exchange, None
