@@ -76,6 +76,8 @@ class Front(ServerConnection):
     def admitted(self, head: RequestHead) -> None:
         path = head.target
         if path == b"/health" and head.method in (b"GET", b"HEAD"):
+            if head.length != 0:  # it needs no key, so it gets no memory
+                raise Refused(400, "A health check has no body.")
             return
         keys = self.settings.api_keys
         if keys:
