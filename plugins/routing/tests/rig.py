@@ -176,7 +176,8 @@ class Rig:
         client = await self.connect(self.admin_port)
         kind = "Content-Type: application/json\r\n" if method == "POST" else ""
         await client.say(
-            f"{method} {path} HTTP/1.1\r\nHost: a\r\n{kind}Content-Length: {len(body)}\r\n\r\n".encode() + body
+            f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:1\r\n{kind}Content-Length: {len(body)}\r\n\r\n".encode()
+            + body
         )
         answer = await client.answer()
         client.leave()

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from hmac import compare_digest
+from ipaddress import ip_address
 from time import monotonic
 from typing import Any
 from urllib.parse import parse_qs
@@ -96,6 +97,9 @@ class AdminConnection(ServerConnection):
             scheme, _, given = head.by_name.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer" or sum(compare_digest(given, key) for key in keys) == 0:
                 raise Refused(401, "The admin API key is missing or wrong: send Authorization: Bearer KEY.")
+        elif b"origin" in head.by_name or not _is_here(head.by_name.get(b"host", b"localhost")):
+            # A web page can have its own name resolve to this machine, and be at home here.
+            raise Refused(403, "Without an admin API key, only programs of this machine are answered, at its own name.")
         # A page in somebody's browser can send other kinds of bodies here without asking first.
         kind = head.by_name.get(b"content-type", b"").split(b";")[0].strip().lower()
         if head.method == b"POST" and kind != b"application/json":
@@ -116,6 +120,16 @@ class AdminConnection(ServerConnection):
             self.refuse(refusal.status, refusal.reason, close=False)
         else:
             self.respond(status, json.dumps(answer).encode() + b"\n")
+
+
+def _is_here(host: bytes) -> bool:
+    """Whether a Host header has the name or an address of the machine itself."""
+    name = host.decode("latin-1").lower()
+    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
 
 
 def _text(body: bytes, key: str) -> str:

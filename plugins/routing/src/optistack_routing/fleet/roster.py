@@ -37,6 +37,7 @@ class Member:
     """A replica and what keeps requests from it. ``replica`` is its row in the ledger, where it has one.
 
     ``counted_tokens`` is its own count of prompt tokens when it was last read, which only a restart makes fall.
+    ``refused_probes`` is how many of its last probes in a row found nobody listening.
 
     ``draining``  it gets no new requests; ``leaving`` and it is removed once it has none
     """
@@ -49,6 +50,7 @@ class Member:
     leaving: bool = False
     drained_by_s: float = float("inf")
     failed_probes: int = 0
+    refused_probes: int = 0
     error: str = ""
     replica: Replica | None = None
     out: int = 0

@@ -261,9 +261,7 @@ class Front(ServerConnection):
             return
         if not self._begun:
             self.writer.writelines(self._held)
-        self._finish(
-            Outcome.SERVED if head.status < 400 else Outcome.ERROR if head.status < 500 else Outcome.FAILED
-        )
+        self._finish(Outcome.SERVED if head.status < 400 else Outcome.ERROR if head.status < 500 else Outcome.FAILED)
 
     def _pass_on_the_refusal(self) -> None:
         """Nobody else takes the request: the client gets what the replica answered."""

@@ -13,6 +13,7 @@ from optistack_routing.http.head import Refused, ResponseHead, read_response
 from optistack_routing.http.writing import Writer
 
 MAX_HEAD_BYTES = 256 * 1024
+UNUSED_S = 300.0
 STALE_S = 0.05
 """A kept connection that the replica had given up ends within a round trip. Later the replica has read the request, and
 whether it has begun to work on it cannot be known."""
@@ -188,6 +189,7 @@ class Pool:
         self._idle_s = idle_s
         self._most_idle = most_idle
         self.idle: list[Upstream] = []
+        self.closed = False
 
     def take(self) -> Upstream | None:
         while self.idle:
@@ -204,7 +206,7 @@ class Pool:
         return protocol
 
     def release(self, connection: Upstream) -> None:
-        if len(self.idle) >= self._most_idle or connection.transport.is_closing():
+        if len(self.idle) >= self._most_idle or self.closed or connection.transport.is_closing():
             connection.discard()
             return
         if not connection.transport.is_reading():  # its last client was slow
@@ -221,28 +223,37 @@ class Pool:
             self.idle[0].discard()
 
     def close(self) -> None:
+        """Idle connections end now, and those in use with their answers."""
+        self.closed = True
         for connection in list(self.idle):
             connection.discard()
 
 
 class Pools:
-    """A pool for each replica that was ever sent a request; those that have left are closed by ``keep``."""
+    """A pool for each replica that is sent requests; one that has got none for ``UNUSED_S`` is dropped."""
 
     def __init__(self, tls: ClientTLS, idle_s: float) -> None:
         self._tls = tls
         self._idle_s = idle_s
         self._pools: dict[str, Pool] = {}
+        self._asked: set[str] = set()
+        self._look_s = 0.0
 
     def of(self, url: str) -> Pool:
         pool = self._pools.get(url)
         if pool is None:
             pool = self._pools[url] = Pool(read_address(url), self._tls, self._idle_s)
+        self._asked.add(url)
         return pool
 
     def tick(self, now_s: float) -> None:
-        for url in list(self._pools):
-            pool = self._pools[url]
+        for pool in self._pools.values():
             pool.tick(now_s)
+        if now_s >= self._look_s:
+            self._look_s = now_s + UNUSED_S
+            for url in self._pools.keys() - self._asked:
+                self._pools.pop(url).close()
+            self._asked.clear()
 
     def close(self) -> None:
         for pool in self._pools.values():

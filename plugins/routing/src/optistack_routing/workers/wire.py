@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any, cast
+
+log = logging.getLogger("optistack.route")
 
 
 class Wire(asyncio.Protocol):
@@ -29,7 +32,12 @@ class Wire(asyncio.Protocol):
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         for line in lines:
-            self.heard(json.loads(line))
+            try:
+                self.heard(json.loads(line))
+            except Exception:  # the two ends no longer agree, and what is lost here would never be given back
+                log.exception("a message between two processes failed")
+                self.hang_up()
+                return
 
     def hang_up(self) -> None:
         self._transport.abort()
