@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
+from itertools import chain
 from typing import Any
 
 import pytest
-from plugins.routing.tests.rig import OK, Heard, MockReplica, answer_ok, play, post, rig
+from plugins.routing.tests.rig import OK, Heard, MockReplica, play, post, rig
 
 from optistack_routing.fleet.circuit import Circuit
 from optistack_routing.policy.base import Request
@@ -91,7 +92,7 @@ def test_a_replica_that_fails_quickly_does_not_get_all_the_traffic(status: int, 
             async def client(number: int) -> list[int]:
                 return [(await r.ask(session=f"{number}-{turn}"))[0] for turn in range(10)]
 
-            answers = Counter(sum(await asyncio.gather(*(client(number) for number in range(4))), []))
+            answers = Counter(chain(*await asyncio.gather(*(client(number) for number in range(4)))))
             assert answers[status] <= 6
             assert answers[200] >= 34
             assert r.recorder.outcomes["failed"] == answers[status]

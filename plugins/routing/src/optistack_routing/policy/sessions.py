@@ -20,6 +20,16 @@ class Session:
     newest: str | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Stay:
+    """A request of ``session`` at ``home``: the very ones, since others of their names may come after them."""
+
+    key: str
+    session: Session
+    replica: str
+    home: Home
+
+
 class SessionMap:
     """``residents``: by replica, the sessions whose newest prefix it holds."""
 
@@ -36,7 +46,7 @@ class SessionMap:
 
     def placed(
         self, key: str, replica: str, prompt_tokens: int, now_s: float, *, pool_tokens: int | None = None
-    ) -> None:
+    ) -> Stay:
         """A request of the session was sent to ``replica``, where its prompt will be. ``pool_tokens``: its KV pool."""
         if replica not in self._shadows:
             pool_tokens = self._parameters.kv_tokens or pool_tokens
@@ -59,16 +69,17 @@ class SessionMap:
             _forget_a_home(session, replica)
         if len(self._sessions) > self._parameters.max_sessions:
             self.forget(next(iter(self._sessions)))
+        return Stay(key, session, replica, home)
 
-    def ended(self, key: str, replica: str, cached_tokens: int, now_s: float, *, served: bool) -> None:
+    def ended(self, stay: Stay, cached_tokens: int, now_s: float, *, served: bool) -> None:
         """The request has left; one that was not served leaves what was there before it, ``cached_tokens``."""
-        session = self._sessions.get(key)
-        if session is None:
-            return
+        session, home, replica = stay.session, stay.home, stay.replica
+        if self._sessions.get(stay.key) is not session:
+            return  # it was forgotten since, and another of its name owes nothing
         session.in_flight = max(0, session.in_flight - 1)
         session.used_s = now_s
-        home = session.homes.get(replica)
-        if home is None:
+        self._sessions.move_to_end(stay.key)
+        if session.homes.get(replica) is not home:
             return
         home.in_flight = max(0, home.in_flight - 1)
         if not served and not home.in_flight:

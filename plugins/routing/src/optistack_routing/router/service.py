@@ -14,7 +14,7 @@ from optistack_routing.admin.state import snapshot
 from optistack_routing.proxy.record import Recorder
 from optistack_routing.router.clock import ticking
 from optistack_routing.router.config import Config
-from optistack_routing.router.control import Control, build_control
+from optistack_routing.router.control import build_control
 from optistack_routing.router.front import FrontSide, build_front
 from optistack_routing.router.listen import listen, listen_alike
 from optistack_routing.workers.crew import Crew
