@@ -71,6 +71,8 @@ def main() -> None:
                 pids = family(running.pid)
                 found["router"] = streams(port, pids, arguments.streams, arguments.rate, arguments.seconds)
                 print("router", found["router"], flush=True)
+                if arguments.out:  # in case that the long part is cut short
+                    arguments.out.write_text(json.dumps(found, indent=1) + "\n")
                 found["memory"] = memory(port, pids, arguments.requests)
     if arguments.out:
         arguments.out.write_text(json.dumps(found, indent=1) + "\n")

@@ -45,7 +45,8 @@ class NotScoredError(CheckFailedError):
 
 @dataclass(frozen=True)
 class Generation:
-    """A greedy answer as token ids. ``raw`` is the engine's response."""
+    """A greedy answer as token ids. ``raw`` is the engine's response; ``prompt_ids`` are empty where it does not say
+    them, and then nothing can be scored."""
 
     prompt_ids: tuple[int, ...]
     output_ids: tuple[int, ...]
@@ -144,6 +145,8 @@ def score(endpoint: Endpoint, generation: Generation, *, sequence: int = 0) -> t
     """
     if not generation.output_ids:
         return ()
+    if not generation.prompt_ids:
+        raise NotScoredError(f"{endpoint.url} gives no log probabilities of a prompt, so its answers cannot be scored.")
     pairs = (_sglang_score if _is_sglang(endpoint) else _vllm_score)(endpoint, generation)
     return tuple(
         ScoredToken(sequence, position, emitted, emitted_logprob, best, best_logprob)
@@ -195,13 +198,20 @@ def _vllm_score(endpoint: Endpoint, generation: Generation) -> list[Scored]:
 
 
 def _sglang_generate(endpoint: Endpoint, prompt: str, max_tokens: int) -> Generation:
-    # /generate does not echo the prompt's ids by itself, but its logprobs carry them.
-    echoed = _sglang_post(endpoint, text=prompt, max_new_tokens=1, return_logprob=True, logprob_start_len=0)
-    prompt_ids = tuple(int(entry[1]) for entry in echoed["meta_info"].get("input_token_logprobs") or ())
     raw = _sglang_post(endpoint, text=prompt, max_new_tokens=max_tokens)
-    if not prompt_ids or raw.get("output_ids") is None:
+    if raw.get("output_ids") is None:
         raise NotScoredError(f"{endpoint.url} returns no token ids, so its text cannot be scored.")
-    return Generation(prompt_ids, tuple(raw["output_ids"]), raw)
+    return Generation(_sglang_prompt_ids(endpoint, prompt), tuple(raw["output_ids"]), raw)
+
+
+def _sglang_prompt_ids(endpoint: Endpoint, prompt: str) -> tuple[int, ...]:
+    """/generate does not echo the prompt's ids by itself, but its logprobs carry them. None where it refuses logprobs,
+    as SGLang 0.5.17 does under DFLASH."""
+    try:
+        echoed = _sglang_post(endpoint, text=prompt, max_new_tokens=1, return_logprob=True, logprob_start_len=0)
+    except CheckFailedError:
+        return ()
+    return tuple(int(entry[1]) for entry in echoed["meta_info"].get("input_token_logprobs") or ())
 
 
 def _sglang_score(endpoint: Endpoint, generation: Generation) -> list[Scored]:

@@ -38,7 +38,8 @@ def test_the_summary_in_the_help_is_what_the_command_says_of_itself(optistack: O
     ran = optistack(name, "--help")
     assert ran.code == 0
     own = importlib.import_module(f"optistack.cli.{name}").app
-    said = own.info.help if isinstance(own.info.help, str) else own.registered_commands[0].callback.__doc__
+    callback = (own.registered_callback or own.registered_commands[0]).callback
+    said = own.info.help if isinstance(own.info.help, str) else callback.__doc__
     assert said.strip().splitlines()[0] == COMMANDS[name]
 
 

@@ -151,7 +151,7 @@ class TestSglang:
     }
 
     def test_the_whole_check(self) -> None:
-        engine = Scripted(generate=[self.ECHO, self.ANSWER, self.SCORES])
+        engine = Scripted(generate=[self.ANSWER, self.ECHO, self.SCORES])
         verdict = check_greedy_margin(engine.endpoint(), 1.0, prompts=["a"], max_tokens=2)
         assert (verdict.tokens, verdict.swapped, verdict.passed) == (2, 1, True)
         assert verdict.worst is not None
@@ -159,6 +159,13 @@ class TestSglang:
         posted = [body for path, body in engine.asked if path == "/generate"]
         assert posted[2]["input_ids"] == [4, 5, 7, 8]
         assert posted[2]["logprob_start_len"] == 1
+
+    def test_an_engine_that_refuses_logprobs_answers_and_is_not_scored(self) -> None:
+        engine = Scripted(generate=[self.ANSWER, httpx.Response(400, text="no return_logprob")]).endpoint()
+        answer = generate(engine, "a", max_tokens=2)
+        assert answer.output_ids == (7, 8)
+        with pytest.raises(NotScoredError, match="no log probabilities"):
+            score(engine, answer)
 
     def test_scores_of_other_tokens_are_not_a_pass(self) -> None:
         scores = {**self.SCORES, "meta_info": {**self.SCORES["meta_info"], "input_token_logprobs": [[None, 5, None]]}}

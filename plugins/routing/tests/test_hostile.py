@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from time import monotonic
+from time import monotonic, process_time
 from typing import Any
 
 import pytest
@@ -112,6 +112,13 @@ def test_conversations_without_a_session_are_told_apart_by_their_first_message()
     pieces = [again[:1000], again[1000:20_000], again[20_000:]]
     head = read_request(b"POST /v1/x HTTP/1.1\r\nHost: h\r\n\r\n")
     assert Reader().read(head, pieces, len(again)).prefix == session_key(again)
+
+
+def test_no_body_is_expensive_to_tell_apart() -> None:
+    session_key(SYSTEM)
+    begun = process_time()
+    assert session_key(b'{"a":[' + b'"user",' * 60_000 + b"]}")
+    assert process_time() - begun < 0.02
 
 
 @pytest.mark.parametrize("policy", ["kv-aware", "affinity"])
@@ -238,6 +245,27 @@ def test_a_pool_that_the_replica_reports_bounds_what_is_believed_of_it() -> None
     again = ledger.place(Reader().read(read_request(head_of("a")), [], 400_000), 1.0)
     assert again is not None
     assert again.choice.predicted_cached_tokens == 50_000
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:80", 200),
+        ("[::1]:80", 200),
+        ("[::1]", 200),
+        ("localhost", 200),
+        ("evil.example:80", 400),
+        ("a", 400),
+    ],
+)
+def test_a_name_that_is_made_to_point_here_does_not_reach_the_admin_side(host: str, status: int) -> None:
+    async def scenario() -> None:
+        async with rig(answer_ok) as r:
+            client = await r.connect(r.admin_port)
+            await client.say(f"GET /state HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            assert (await client.answer())[0] == status
+
+    play(scenario())
 
 
 def head_of(session: str) -> bytes:

@@ -59,7 +59,7 @@ class Running:
 
     async def state(self) -> dict[str, Any]:
         client = Client(*await asyncio.open_connection("127.0.0.1", self.admin_port))
-        await client.say(b"GET /state HTTP/1.1\r\nHost: a\r\n\r\n")
+        await client.say(b"GET /state HTTP/1.1\r\nHost: localhost\r\n\r\n")
         _, _, body = await client.answer()
         client.leave()
         state = json.loads(body)
@@ -206,6 +206,33 @@ def test_workers_share_one_ledger_and_a_dead_one_gives_everything_back(tmp_path:
             assert sum(line["session"] == "3" for line in lines) == 2
 
     play(scenario())
+
+
+def test_workers_finish_what_they_have_when_the_deciding_process_is_killed() -> None:
+    async def scenario() -> None:
+        async with running(1, "--workers", "2") as r:
+            children = Path(f"/proc/{r.router.pid}/task/{r.router.pid}/children").read_text().split()
+            assert (await r.ask())[0] == 200
+            client = await r.connect()
+            await client.say(post(b"two"))
+            await client.head()
+            os.kill(r.router.pid, signal.SIGKILL)
+            assert (await client.rest()) == b"2\r\n..\r\n2\r\n..\r\n0\r\n\r\n"
+            end = monotonic() + DEADLINE_S
+            while any(Path(f"/proc/{child}").exists() and "Z" not in state_of(child) for child in children):
+                assert monotonic() < end, "a worker outlives the process that decides"
+                await asyncio.sleep(0.02)
+            with pytest.raises(ConnectionRefusedError):
+                await r.connect()
+
+    play(scenario())
+
+
+def state_of(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"  # gone since
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:

@@ -27,6 +27,8 @@ from optistack.verify.endpoint import Endpoint
 from optistack.verify.front import RunningFront
 from optistack.verify.receipt import CheckResult, Status
 from optistack_routing.launch import ADMIN, FILE, render
+from optistack_routing.policy.parameters import Parameters
+from optistack_routing.router.policy import parameters_of
 
 RUN = "from optistack_routing.commands import app; app()"
 """What ``optistack route`` runs, without the program around it, which needs the plugin to be installed."""
@@ -63,6 +65,8 @@ def test_the_policys_numbers_are_those_of_the_plan(world: Any) -> None:
         "kv_tokens": plan.budget.kv_tokens,
         "split_requests": 6,
     }
+    untouched = yaml.safe_load(render(world.spread(replicas=2).plan()).files[0].content)
+    assert parameters_of(untouched["parameters"]) == Parameters(kv_tokens=plan.budget.kv_tokens)
     unbound = world.spread(replicas=2).asking(policy="affinity", load_bound=float("inf")).plan()
     assert yaml.safe_load(render(unbound).files[0].content)["parameters"] == {"load_bound": float("inf")}
 

@@ -50,6 +50,10 @@ def _draft_heads(context: RuleContext) -> str | None:
     return f"{heads} heads and {kv_heads} KV heads over {ranks} ranks"
 
 
+def _no_logprobs(context: RuleContext) -> bool:
+    return _on_gpu(context, "dflash")
+
+
 def _attention_data(context: RuleContext) -> bool:
     return _on_gpu(context, "dflash") and context.spec.parallel.attention_data > 1
 
@@ -114,6 +118,17 @@ RULES: tuple[Rule, ...] = (
         backends=BACKENDS,
         domain=Domain.SPECULATION,
         fires=_draft_heads,
+    ),
+    Rule(
+        id="sglang-dflash-no-logprobs",
+        severity=Severity.DEGRADED,
+        message="Under DFlash this SGLang answers a request for log probabilities with HTTP 400.",
+        fix="Use SGLang 0.5.21, or keep clients that ask for logprobs off this engine.",
+        upstream="sglang 0.5.17 speculative/dflash_utils.py:844; gone in 0.5.21",
+        evidence=Evidence.OBSERVED,
+        backends=BACKENDS,
+        versions="<0.5.21",
+        fires=_no_logprobs,
     ),
     Rule(
         id="sglang-dflash-attention-data",

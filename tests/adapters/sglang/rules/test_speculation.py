@@ -28,6 +28,10 @@ CASES: dict[str, Any] = {
         ((speculation(draft_checkpoint="{odd_draft}"),), TP4),
         ((speculation(draft_checkpoint="{draft}"),), TP4),
     ),
+    "sglang-dflash-no-logprobs": (
+        ((speculation(),), {**TP4, "version": "0.5.17"}),
+        ((speculation(),), {**TP4, "version": "0.5.21"}),
+    ),
     "sglang-dflash-attention-data": (
         ((speculation(),), {**GROUPS, "version": "0.5.22"}),
         ((speculation(),), {**GROUPS, "version": "0.5.23"}),

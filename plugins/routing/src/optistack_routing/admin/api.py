@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from hmac import compare_digest
@@ -97,9 +98,11 @@ class AdminConnection(ServerConnection):
             scheme, _, given = head.by_name.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer" or sum(compare_digest(given, key) for key in keys) == 0:
                 raise Refused(401, "The admin API key is missing or wrong: send Authorization: Bearer KEY.")
-        elif b"origin" in head.by_name or not _is_here(head.by_name.get(b"host", b"localhost")):
-            # A web page can have its own name resolve to this machine, and be at home here.
-            raise Refused(403, "Without an admin API key, only programs of this machine are answered, at its own name.")
+        elif b"origin" in head.by_name or not _is_here(head.by_name.get(b"host", b"")):
+            # A page whose name is made to resolve to 127.0.0.1 speaks with its own Host, and any page with its Origin.
+            raise Refused(
+                400, "Without an admin API key the Host must be localhost or an IP address, and there is no Origin."
+            )
         # A page in somebody's browser can send other kinds of bodies here without asking first.
         kind = head.by_name.get(b"content-type", b"").split(b";")[0].strip().lower()
         if head.method == b"POST" and kind != b"application/json":
@@ -123,13 +126,15 @@ class AdminConnection(ServerConnection):
 
 
 def _is_here(host: bytes) -> bool:
-    """Whether a Host header has the name or an address of the machine itself."""
-    name = host.decode("latin-1").lower()
-    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+    name = host.rpartition(b":")[0] if re.search(rb":\d*\Z", host) else host
+    name = name.strip(b"[]")
+    if name.lower() in (b"localhost", b""):
+        return True
     try:
-        return ip_address(name).is_loopback
+        ip_address(name.decode("latin-1"))
     except ValueError:
-        return name == "localhost"
+        return False
+    return True
 
 
 def _text(body: bytes, key: str) -> str:

@@ -26,7 +26,6 @@ REASONS = {
     200: b"OK",
     400: b"Bad Request",
     401: b"Unauthorized",
-    403: b"Forbidden",
     404: b"Not Found",
     405: b"Method Not Allowed",
     408: b"Request Timeout",

@@ -24,6 +24,7 @@ MAX_SESSION_BYTES = 256
 PREFIX_BYTES = 4096
 SEARCH_BYTES = 256 * 1024
 """How far into a body the first message of its user is looked for."""
+MOST_LOOKS = 32
 BYTES_A_TOKEN = 4.0
 """Of English and code in JSON; only the ratios of prompts to each other matter to a policy."""
 
@@ -65,15 +66,23 @@ def _prefix(body: list[bytes]) -> bytes:
     text = body[0]
     if len(text) < SEARCH_BYTES and len(body) > 1:
         text = b"".join(body[:64])
-    at = text.find(b'"user"', 0, SEARCH_BYTES)
-    while at >= 0 and not _ROLE.search(text, max(0, at - 32), at):
-        at = text.find(b'"user"', at + 6, SEARCH_BYTES)
+    at = _first_of_the_user(text)
     if at < 0:
         return blake2b(text[:PREFIX_BYTES], digest_size=16).digest()
     # Up to the end of the first text, or earlier where that has a quote before a brace: the next turn has it as well.
     end = text.find(b'"}', at + 6, at + PREFIX_BYTES)
     said = text[at : end if end >= 0 else at + PREFIX_BYTES]
     return blake2b(text[: min(at, PREFIX_BYTES)] + said, digest_size=16).digest()
+
+
+def _first_of_the_user(text: bytes) -> int:
+    """Where its role is named; -1 if nowhere, also after MOST_LOOKS of others, so that no body is expensive."""
+    at = -6
+    for _ in range(MOST_LOOKS):
+        at = text.find(b'"user"', at + 6, SEARCH_BYTES)
+        if at < 0 or _ROLE.search(text, max(0, at - 32), at):
+            return at
+    return -1
 
 
 _ROLE = re.compile(rb'"role"\s*:\s*\Z')
