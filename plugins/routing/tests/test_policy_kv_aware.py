@@ -13,6 +13,7 @@ from optistack_routing.policy.factory import make_policy
 from optistack_routing.policy.kv_aware import KvAware
 from optistack_routing.policy.ledger import Lease, Ledger
 from optistack_routing.policy.parameters import Parameters
+from optistack_routing.policy.sessions import SessionMap, Stay
 
 PLAIN = Parameters(rehomes_per_s=0.0, slow_start_s=0.0)
 
@@ -374,3 +375,26 @@ def test_a_move_that_finds_no_room_uses_up_no_allowance() -> None:
     assert turn(ledger, crowded[8], now_s=600.0).choice.reason is Reason.REHOMED
     for lease in busy:
         lease.end(601.0, served=True)
+
+
+@given(st.lists(st.tuples(st.sampled_from("pefl"), st.integers(0, 3), st.integers(0, 2), st.booleans()), max_size=60))
+def test_what_is_counted_by_homes_and_replicas_is_what_the_sessions_have(
+    steps: list[tuple[str, int, int, bool]],
+) -> None:
+    sessions = SessionMap(replace(PLAIN, max_sessions=3, max_homes=2, kv_tokens=100))
+    stays: list[Stay] = []
+    for step, session, replica, served in steps:
+        if step == "p":
+            stays.append(sessions.placed(f"s{session}", f"r{replica}", 40, 1.0))
+        elif step == "e" and stays:
+            sessions.ended(stays.pop(session % len(stays)), 0, 1.0, served=served)
+        elif step == "f":
+            sessions.forget(f"s{session}")
+        elif step == "l":
+            sessions.left(f"r{replica}")
+        known = sessions._sessions.values()
+        assert sessions.by_homes() == Counter(len(one.homes) for one in known)
+        for name, here in sessions._at.items():
+            assert here == {one for one in known if name in one.homes}
+        newest = Counter(one.newest for one in known if one.newest is not None)
+        assert {name: count for name, count in sessions.residents.items() if count} == newest
