@@ -67,7 +67,7 @@ class Member:
 
 @dataclass
 class Roster:
-    """``changed`` is called when a replica may have begun to accept requests."""
+    """``changed`` is called when a replica may have begun to accept requests, ``joined`` and ``left`` with its name."""
 
     ledger: Ledger
     new_breaker: Callable[[], Breaker]
@@ -75,6 +75,8 @@ class Roster:
     members: dict[str, Member] = field(default_factory=dict)
     changed: Callable[[], None] = lambda: None
     probe: Callable[[Member], None] = lambda member: None
+    joined: Callable[[str], None] = lambda name: None
+    left: Callable[[str], None] = lambda name: None
 
     def __iter__(self) -> Iterator[Member]:
         return iter(list(self.members.values()))
@@ -90,6 +92,7 @@ class Roster:
             return known
         member = self.members[address.url] = Member(address, source, self.new_breaker())
         log.info("replica %s joins (%s)", member.name, source)
+        self.joined(member.name)
         if self.checks_health:
             self.probe(member)
         else:
@@ -126,6 +129,7 @@ class Roster:
             member.replica = None
             member.draining = True
             log.info("replica %s has left", member.name)
+            self.left(member.name)
 
     def set_health(self, member: Member, health: Health, now_s: float, error: str = "") -> None:
         member.error = error

@@ -17,6 +17,7 @@ from optistack_routing.router.config import Config
 from optistack_routing.router.control import build_control
 from optistack_routing.router.front import FrontSide, build_front
 from optistack_routing.router.listen import listen, listen_alike
+from optistack_routing.router.precise import follow
 from optistack_routing.workers.crew import Crew
 
 log = logging.getLogger("optistack.route")
@@ -38,8 +39,9 @@ async def serve(config: Config) -> None:
     data: FrontSide | Crew = front
     if config.workers == 1:
         control.counts = lambda: [snapshot(recorder)]
-        if front.settings.overlap is not None:
+        if front.settings.overlap is not None and config.precise is not None:
             control.precise = front.settings.overlap.state
+            follow(control.roster, front.settings.overlap, config.precise)
         await front.serve(listeners[0])
     else:
         await front.stop()  # each worker has its own
