@@ -14,6 +14,7 @@ from optistack_routing.http.writing import Writer
 
 MAX_HEAD_BYTES = 256 * 1024
 UNUSED_S = 300.0
+"""After which a replica that gets no requests, most often since it has left, is sent them on new connections."""
 STALE_S = 0.05
 """A kept connection that the replica had given up ends within a round trip. Later the replica has read the request, and
 whether it has begun to work on it cannot be known."""
