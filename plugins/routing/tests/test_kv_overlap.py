@@ -78,3 +78,12 @@ def test_what_the_engine_says_is_held_against_the_prediction(
     assert [record.message for record in caplog.records] == [
         "http://a served 105 prompt tokens from its cache, and its KV events say 100."
     ]
+
+
+def test_a_replica_of_which_nothing_was_heard_is_not_in_the_prediction(tmp_path: Path, precise: PreciseOverlap) -> None:
+    with wire.Publisher(tmp_path) as engine:
+        engine.lose(wire.stored([1, 2], [90, 91, 92, 93, 94, 95, 96, 97]))
+        precise.join("a", engine.events, engine.replay)
+        precise.join("silent", "ipc://" + str(tmp_path / "nobody"), None)
+        wire.until(lambda: precise.index.blocks().get("a") == 2)
+        assert asyncio.run(precise.of(BODY, "s")) == {"a": 0}

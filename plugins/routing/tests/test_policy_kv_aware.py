@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from optistack_routing.policy.base import Choice, Reason, Request
 from optistack_routing.policy.factory import make_policy
+from optistack_routing.policy.kv_aware import KvAware
 from optistack_routing.policy.ledger import Lease, Ledger
 from optistack_routing.policy.parameters import Parameters
+from optistack_routing.policy.sessions import SessionMap, Stay
 
 PLAIN = Parameters(rehomes_per_s=0.0, slow_start_s=0.0)
 
@@ -256,7 +258,7 @@ def test_a_block_index_is_believed_over_what_was_sent() -> None:
     ledger = fleet_of(3)
     home = turn(ledger, "s").choice.replica
     other = next(name for name in ledger.fleet.replicas if name != home)
-    choice = place(ledger, "s", cached_tokens={other: 64_000}).choice
+    choice = place(ledger, "s", cached_tokens={home: 0, other: 64_000}).choice
     assert (choice.replica, choice.predicted_cached_tokens) == (other, 64_000)
 
 
@@ -302,3 +304,97 @@ def test_a_replica_that_comes_back_starts_with_no_residents() -> None:
     for number in range(20):
         ledger.policy.finish_session(f"n{number}")
     assert {turn(ledger, "a").choice.replica, turn(ledger, "b").choice.replica} == {"r0", "r1"}
+
+
+def test_an_index_that_knows_nothing_scatters_no_session() -> None:
+    for known in ({}, {"nobody": 5}):
+        ledger = fleet_of(4)
+        homes = []
+        for number in range(4):
+            lease = place(ledger, "s", 100_000 + number, cached_tokens=known)
+            lease.end(2.0, served=True)
+            homes.append(lease.choice.replica)
+        assert len(set(homes)) == 1
+
+
+def test_what_is_being_computed_is_believed_before_the_index_has_it() -> None:
+    ledger = fleet_of(4)
+    running = place(ledger, "s")
+    empty = dict.fromkeys(ledger.fleet.replicas, 0)
+    assert place(ledger, "s", cached_tokens=empty).choice.replica == running.choice.replica
+    other = fleet_of(4)
+    turn(other, "s")
+    assert place(other, "s", cached_tokens=empty).choice.predicted_cached_tokens == 0, "it was evicted since"
+
+
+def test_the_end_of_a_forgotten_sessions_request_is_not_charged_to_the_next_of_its_name() -> None:
+    ledger = fleet_of(1)
+    old = place(ledger, "s")
+    assert ledger.policy.finish_session("s")
+    new = place(ledger, "s")
+    old.end(2.0, served=False)
+    ledger.policy.expire(1e9)
+    assert ledger.policy.sessions() == {1: 1}, "its request still runs"
+    new.end(1e9, served=True)
+    assert place(ledger, "s", now_s=1e9).choice.predicted_cached_tokens == 100_000
+
+
+def test_the_end_of_a_request_of_a_replica_that_left_is_not_charged_to_the_one_that_came() -> None:
+    ledger = fleet_of(1)
+    old = place(ledger, "s")
+    ledger.leave("r0", 1.0)
+    ledger.join("r0", 1.0)
+    new = place(ledger, "s")
+    old.end(2.0, served=False)
+    assert place(ledger, "s").choice.predicted_cached_tokens == 100_000
+    policy = ledger.policy
+    assert isinstance(policy, KvAware)
+    assert policy._loads._replicas["r0"].in_flight == 2
+    new.end(2.0, served=True)
+
+
+def test_sessions_are_kept_in_the_order_of_their_last_use() -> None:
+    ledger = fleet_of(2, replace(PLAIN, max_sessions=2))
+    long = place(ledger, "long")
+    turn(ledger, "short", now_s=2.0)
+    long.end(3.0, served=True)
+    turn(ledger, "third", now_s=4.0)
+    assert place(ledger, "long", now_s=5.0).choice.reason is Reason.HOME
+
+
+def test_a_move_that_finds_no_room_uses_up_no_allowance() -> None:
+    parameters = replace(PLAIN, rehomes_per_s=0.05, rehome_margin=2.0, tokens_per_request=1.0, cold_prefill_tokens=1)
+    ledger = fleet_of(2, parameters)
+    homes = {f"s{number}": turn(ledger, f"s{number}", now_s=0.0).choice.replica for number in range(20)}
+    crowded = [session for session, home in homes.items() if home == "r0"]
+    busy = [place(ledger, session, now_s=0.0) for session in crowded[:6]]
+    other = ledger.fleet.replicas["r1"]
+    other.pending_prefill_tokens = 10  # no cold prompt is taken
+    assert turn(ledger, crowded[7], now_s=600.0).choice.reason is not Reason.REHOMED
+    other.pending_prefill_tokens = 0
+    assert turn(ledger, crowded[8], now_s=600.0).choice.reason is Reason.REHOMED
+    for lease in busy:
+        lease.end(601.0, served=True)
+
+
+@given(st.lists(st.tuples(st.sampled_from("pefl"), st.integers(0, 3), st.integers(0, 2), st.booleans()), max_size=60))
+def test_what_is_counted_by_homes_and_replicas_is_what_the_sessions_have(
+    steps: list[tuple[str, int, int, bool]],
+) -> None:
+    sessions = SessionMap(replace(PLAIN, max_sessions=3, max_homes=2, kv_tokens=100))
+    stays: list[Stay] = []
+    for step, session, replica, served in steps:
+        if step == "p":
+            stays.append(sessions.placed(f"s{session}", f"r{replica}", 40, 1.0))
+        elif step == "e" and stays:
+            sessions.ended(stays.pop(session % len(stays)), 0, 1.0, served=served)
+        elif step == "f":
+            sessions.forget(f"s{session}")
+        elif step == "l":
+            sessions.left(f"r{replica}")
+        known = sessions._sessions.values()
+        assert sessions.by_homes() == Counter(len(one.homes) for one in known)
+        for name, here in sessions._at.items():
+            assert here == {one for one in known if name in one.homes}
+        newest = Counter(one.newest for one in known if one.newest is not None)
+        assert {name: count for name, count in sessions.residents.items() if count} == newest

@@ -13,7 +13,8 @@ from plugins.routing.tests.rig import Heard, MockReplica, answer_ok, play, post,
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from optistack.errors import InputError
-from optistack_routing.router.config import load
+from optistack_routing.router.config import Precise, load
+from optistack_routing.router.precise import follow
 
 PROMPT = list(range(1, 14))
 BODY = json.dumps({"prompt": PROMPT}).encode()
@@ -34,6 +35,7 @@ class Told:
         self.bodies: list[tuple[bytes, str | None]] = []
         self.compared: list[tuple[str, int, int]] = []
         self.given_up = False
+        self.followed: list[tuple[str, str, str, str | None]] = []
 
     async def of(self, body: bytes, session: str | None) -> dict[str, int] | None:
         self.bodies.append((body, session))
@@ -47,9 +49,11 @@ class Told:
     def served(self, replica: str, predicted_tokens: int, cached_tokens: int) -> None:
         self.compared.append((replica, predicted_tokens, cached_tokens))
 
-    def join(self, replica: str, events: str, replay: str | None) -> None: ...
+    def join(self, replica: str, events: str, replay: str | None) -> None:
+        self.followed.append(("join", replica, events, replay))
 
-    def leave(self, replica: str) -> None: ...
+    def leave(self, replica: str) -> None:
+        self.followed.append(("leave", replica, "", None))
 
     def state(self) -> dict[str, int]:
         return {}
@@ -152,3 +156,20 @@ def test_a_configuration_that_cannot_work_is_refused(tmp_path: Path, change: dic
     precise = {"checkpoint": str(tmp_path), "page_tokens": 4, "events": {}}
     with pytest.raises(InputError, match=message):
         load(None, {"precise": precise, **change})
+
+
+def test_the_index_follows_the_fleet(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with rig(answer_ok, answer_ok) as r:
+            first, other = (replica.url for replica in r.replicas)
+            precise = Precise(checkpoint=tmp_path, page_tokens=4, events={first: ("tcp://h:1", None)})
+            overlap = Told(None)
+            follow(r.control.roster, overlap, precise)
+            for url in (first, other):
+                await r.admin("DELETE", f"/replicas?url={url}&now=1")
+            assert overlap.followed == [("leave", first, "", None)]
+            for url in (other, first, first):
+                await r.admin("POST", "/replicas", json.dumps({"url": url}).encode())
+            assert overlap.followed[1:] == [("join", first, "tcp://h:1", None)]
+
+    play(scenario())

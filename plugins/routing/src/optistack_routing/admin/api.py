@@ -98,9 +98,11 @@ class AdminConnection(ServerConnection):
             scheme, _, given = head.by_name.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer" or sum(compare_digest(given, key) for key in keys) == 0:
                 raise Refused(401, "The admin API key is missing or wrong: send Authorization: Bearer KEY.")
-        elif not _is_here(head.by_name.get(b"host", b"")):
-            # A page whose name is made to resolve to 127.0.0.1 speaks with its own Host.
-            raise Refused(400, "Without an admin API key the Host must be localhost or an IP address.")
+        elif b"origin" in head.by_name or not _is_here(head.by_name.get(b"host", b"")):
+            # A page whose name is made to resolve to 127.0.0.1 speaks with its own Host, and any page with its Origin.
+            raise Refused(
+                400, "Without an admin API key the Host must be localhost or an IP address, and there is no Origin."
+            )
         # A page in somebody's browser can send other kinds of bodies here without asking first.
         kind = head.by_name.get(b"content-type", b"").split(b";")[0].strip().lower()
         if head.method == b"POST" and kind != b"application/json":

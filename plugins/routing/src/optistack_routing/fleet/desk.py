@@ -18,7 +18,8 @@ class Outcome(StrEnum):
     """How a try ended."""
 
     SERVED = "served"
-    ERROR = "error"  # answered to its end, with a status from 400 on
+    ERROR = "error"  # answered to its end, with a status from 400 to 499
+    FAILED = "failed"  # answered to its end, with a status from 500 on
     CLIENT_GONE = "client_gone"
     UNREACHABLE = "unreachable"  # no connection: the request was never sent
     BROKEN = "broken"  # the connection was lost, or what came was no HTTP
@@ -26,7 +27,7 @@ class Outcome(StrEnum):
     TURNED_AWAY = "turned_away"  # answered with a status that is tried elsewhere
 
 
-FAULTS = frozenset((Outcome.UNREACHABLE, Outcome.BROKEN, Outcome.TIMED_OUT, Outcome.TURNED_AWAY))
+FAULTS = frozenset((Outcome.UNREACHABLE, Outcome.BROKEN, Outcome.TIMED_OUT, Outcome.TURNED_AWAY, Outcome.FAILED))
 """Outcomes that speak against the replica."""
 
 
@@ -35,7 +36,8 @@ class Placement(Protocol):
 
     choice: Choice
 
-    def first_byte(self) -> None: ...
+    def first_byte(self, *, well: bool = True) -> None:
+        """``well``: the replica serves; an answer with a status from 500 on does not say so."""
 
     def end(self, outcome: Outcome, usage: Usage | None = None) -> None: ...
 
@@ -66,12 +68,14 @@ class Place:
     member: Member
     trial: bool
     choice: Choice
-    answered: bool = False
     ended: bool = False
 
-    def first_byte(self) -> None:
-        self.answered = True
+    def first_byte(self, *, well: bool = True) -> None:
         self.lease.first_byte()
+        if well:
+            self._serves()
+
+    def _serves(self) -> None:
         breaker = self.member.breaker
         if breaker.in_a_row or self.trial:
             breaker.succeeded()
@@ -86,6 +90,8 @@ class Place:
         now_s = monotonic()
         member = self.member
         member.out -= 1
+        if outcome in (Outcome.SERVED, Outcome.ERROR):  # an answer without a body has no first byte
+            self._serves()
         self.lease.end(now_s, served=outcome is Outcome.SERVED, usage=usage)
         if outcome in FAULTS:
             member.breaker.failed(now_s, trial=self.trial)

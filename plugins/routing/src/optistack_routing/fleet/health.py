@@ -9,6 +9,9 @@ from time import monotonic
 from optistack_routing.fleet.roster import Health, Member, Roster
 from optistack_routing.http.client import ClientTLS, get
 
+REFUSALS = 2
+"""Refused probes in a row, without a request under way, after which a replica's process is taken to be gone."""
+
 
 @dataclass
 class Probes:
@@ -47,21 +50,32 @@ class Probes:
             async with asyncio.timeout(self.timeout_s):
                 status, _ = await get(member.address, self.path, tls=self.tls, authorization=self.authorization)
         except TimeoutError:
-            self._failed(member, Health.FAILING, f"no answer to {self.path} within {self.timeout_s:g} s")
+            self._failed(member, f"no answer to {self.path} within {self.timeout_s:g} s")
         except Exception as error:  # a name that cannot even be encoded is one
-            health = Health.DOWN if _refused(error) else Health.FAILING
-            self._failed(member, health, "connection refused" if health is Health.DOWN else str(error) or repr(error))
+            if _refused(error):
+                self._refused(member)
+            else:
+                self._failed(member, str(error) or repr(error))
         else:
             if status == 200:
-                member.failed_probes = 0
+                member.failed_probes = member.refused_probes = 0
                 self.roster.set_health(member, Health.UP, monotonic())
             else:
-                self._failed(member, Health.FAILING, f"{self.path} answers {status}")
+                self._failed(member, f"{self.path} answers {status}")
 
-    def _failed(self, member: Member, health: Health, error: str) -> None:
+    def _refused(self, member: Member) -> None:
+        """It gets nothing from now on. Its KV is forgotten once that was no accident of a full backlog."""
         member.failed_probes += 1
-        if health is Health.DOWN or member.failed_probes >= self.failures or member.health is Health.UNKNOWN:
-            self.roster.set_health(member, health, monotonic(), error)
+        member.refused_probes += 1
+        gone = member.refused_probes >= REFUSALS and not member.out
+        health = Health.DOWN if gone or member.health is Health.DOWN else Health.FAILING
+        self.roster.set_health(member, health, monotonic(), "connection refused")
+
+    def _failed(self, member: Member, error: str) -> None:
+        member.failed_probes += 1
+        member.refused_probes = 0
+        if member.failed_probes >= self.failures or member.health is Health.UNKNOWN:
+            self.roster.set_health(member, Health.FAILING, monotonic(), error)
         else:
             member.error = error
 

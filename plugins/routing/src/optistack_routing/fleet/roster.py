@@ -37,6 +37,7 @@ class Member:
     """A replica and what keeps requests from it. ``replica`` is its row in the ledger, where it has one.
 
     ``counted_tokens`` is its own count of prompt tokens when it was last read, which only a restart makes fall.
+    ``refused_probes`` is how many of its last probes in a row found nobody listening.
 
     ``draining``  it gets no new requests; ``leaving`` and it is removed once it has none
     """
@@ -49,6 +50,7 @@ class Member:
     leaving: bool = False
     drained_by_s: float = float("inf")
     failed_probes: int = 0
+    refused_probes: int = 0
     error: str = ""
     replica: Replica | None = None
     out: int = 0
@@ -65,7 +67,7 @@ class Member:
 
 @dataclass
 class Roster:
-    """``changed`` is called when a replica may have begun to accept requests."""
+    """``changed`` is called when a replica may have begun to accept requests, ``joined`` and ``left`` with its name."""
 
     ledger: Ledger
     new_breaker: Callable[[], Breaker]
@@ -73,6 +75,8 @@ class Roster:
     members: dict[str, Member] = field(default_factory=dict)
     changed: Callable[[], None] = lambda: None
     probe: Callable[[Member], None] = lambda member: None
+    joined: Callable[[str], None] = lambda name: None
+    left: Callable[[str], None] = lambda name: None
 
     def __iter__(self) -> Iterator[Member]:
         return iter(list(self.members.values()))
@@ -88,6 +92,7 @@ class Roster:
             return known
         member = self.members[address.url] = Member(address, source, self.new_breaker())
         log.info("replica %s joins (%s)", member.name, source)
+        self.joined(member.name)
         if self.checks_health:
             self.probe(member)
         else:
@@ -124,6 +129,7 @@ class Roster:
             member.replica = None
             member.draining = True
             log.info("replica %s has left", member.name)
+            self.left(member.name)
 
     def set_health(self, member: Member, health: Health, now_s: float, error: str = "") -> None:
         member.error = error

@@ -53,7 +53,7 @@ class KVGauge:
             if status == 200:
                 used, pool = read_utilisation(body), read_pool(body)
                 self._look_for_a_restart(member, body)
-        except (OSError, ValueError, Refused):  # TimeoutError is an OSError
+        except (OSError, ValueError, OverflowError, Refused):  # TimeoutError is an OSError, and 1e999 has no integer
             pass
         if member.replica is not None:
             member.replica.kv_utilisation = used
@@ -93,4 +93,4 @@ def read_utilisation(metrics: bytes) -> float | None:
         shares = [float(match[1]) for match in _USED.finditer(metrics)]
     except ValueError:
         return None
-    return min(1.0, max(shares)) if shares else None
+    return max(0.0, min(1.0, max(shares))) if shares else None

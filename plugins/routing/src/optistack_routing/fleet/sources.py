@@ -41,6 +41,7 @@ class WatchedFile:
     path: Path
     named: Named
     _seen: tuple[int, int, int] | None = field(default=None, init=False)
+    _was_empty: bool = field(default=False, init=False)
 
     def start(self, now_s: float) -> None:
         """Raises InputError for a file that is not there, or names something else than replicas."""
@@ -62,6 +63,10 @@ class WatchedFile:
         if stamp == self._seen:
             return
         text = self.path.read_text(encoding="utf-8", errors="replace")
+        if not text and self.named.urls and not self._was_empty:
+            self._was_empty = True  # most likely it is being written; if not, it is empty at the next look as well
+            return
+        self._was_empty = False
         self._seen = stamp
         lines = [line.split("#", 1)[0].strip() for line in text.splitlines()]
         self.named.now_names(frozenset(read_address(line).url for line in lines if line), now_s)

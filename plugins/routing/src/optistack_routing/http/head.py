@@ -10,7 +10,8 @@ MAX_FIELDS = 200
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110, section 5.6.2
 _REQUEST_LINE = re.compile(rb"([A-Z]{1,20}) (/[\x21-\x7e]*) HTTP/1\.([01])\r\n")
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})((?: [\t\x20-\x7e\x80-\xff]*)?)\r\n")
-_FIELD = re.compile(rb"(" + _TOKEN + rb"):([\t\x20-\x7e\x80-\xff]*)\r\n")
+_FIELD = re.compile(rb"(?<=\n)(" + _TOKEN + rb"+):([\t\x20-\x7e\x80-\xff]*+)\r\n")
+"""Only at the beginning of a line and without going back, so that no head takes more than one look at each byte."""
 _DIGITS = re.compile(rb"[0-9]{1,15}")
 
 HOP_BY_HOP = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade", b"proxy-authenticate"))
@@ -50,13 +51,14 @@ class RequestHead:
         """The head for the next hop: the same bytes, less this hop's fields, with one plain ``Content-Length``.
 
         The body was read to its end, so it is sent with its length whatever its framing was: chunked bodies cannot be
-        read in two ways further on. ``host`` is used for a request of HTTP/1.0 that has none.
+        read in two ways further on. ``host`` is used for a request of HTTP/1.0 that has none. ``authorization`` takes
+        the place of the client's key, in whichever header that came.
         """
         lines = [b"%b %b HTTP/1.%d" % (self.method, self.target, self.minor)]
         dropped = self.dropped
         for name, value in self.fields:
             lower = name.lower()
-            if lower in dropped or lower in _REPLACED or (authorization is not None and lower == b"authorization"):
+            if lower in dropped or lower in _REPLACED or (authorization is not None and lower in _KEYS):
                 continue
             lines.append(name + b":" + value)
         if b"host" not in self.by_name:
@@ -68,6 +70,11 @@ class RequestHead:
         lines.append(b"\r\n")
         return b"\r\n".join(lines)
 
+
+_SINGLE = (b"host", b"content-length", b"transfer-encoding", b"authorization", b"x-api-key")
+"""Of two of these, we might go by one and the replica by the other."""
+
+_KEYS = frozenset((b"authorization", b"x-api-key"))
 
 _REPLACED = frozenset((b"content-length", b"transfer-encoding", b"trailer", b"expect"))
 
@@ -109,9 +116,10 @@ def read_request(head: bytes) -> RequestHead:
         raise _bad_request_line(head)
     method, target, minor = line[1], line[2], int(line[3])
     fields, by_name, repeated = _fields(head, line.end(), 400)
-    for name in (b"host", b"content-length", b"transfer-encoding"):
-        if name in repeated:
-            raise Refused(400, f"There is more than one {name.decode().title()} header.")
+    if repeated:
+        for name in _SINGLE:
+            if name in repeated:
+                raise Refused(400, f"There is more than one {name.decode().title()} header.")
     if minor == 1 and b"host" not in by_name:
         raise Refused(400, "There is no Host header.")
     if b"#" in target:
@@ -133,6 +141,8 @@ def read_request(head: bytes) -> RequestHead:
         request.keep_alive = minor == 1
     else:
         request.keep_alive, request.dropped = _connection(connection, minor)
+        if minor == 0:  # a client of HTTP/1.0 would have to be told; one request for each connection is enough for it
+            request.keep_alive = False
     if b"upgrade" in by_name and by_name[b"upgrade"].lower() != b"h2c":
         # h2c is an offer that a server may pass over; whoever asks for another protocol cannot go on without it.
         raise Refused(501, "Upgrade is not served: this router speaks HTTP/1.1 only.")
@@ -155,17 +165,17 @@ def read_response(head: bytes, method: bytes) -> ResponseHead:
     else:
         response.keep_alive, response.dropped = _connection(connection, minor)
     coding, length = by_name.get(b"transfer-encoding"), by_name.get(b"content-length")
-    if b"content-length" in repeated or b"transfer-encoding" in repeated or (coding and length):
+    if b"content-length" in repeated or b"transfer-encoding" in repeated or (coding is not None and length is not None):
         raise Refused(502, "The replica's answer says in two ways how long it is.")
+    if length is not None:
+        response.length = _length(length, 502)
+    if coding is not None and (coding.lower() != b"chunked" or minor == 0):
+        raise Refused(502, "The replica's answer has a Transfer-Encoding that is not chunked.")
     if method == b"HEAD" or status in (204, 304) or status < 200:
         response.length = 0
     elif coding is not None:
-        if coding.lower() != b"chunked" or minor == 0:
-            raise Refused(502, "The replica's answer has a Transfer-Encoding that is not chunked.")
         response.chunked = True
-    elif length is not None:
-        response.length = _length(length, 502)
-    else:
+    elif length is None:
         response.keep_alive = False
     return response
 

@@ -84,6 +84,7 @@ class ServerConnection(asyncio.Protocol):
         self._chunked: Chunked | None = None
         self._reading = True
         self._lingered_bytes = 0
+        self._unsent_bytes = 0
 
     # What a subclass does.
 
@@ -141,14 +142,20 @@ class ServerConnection(asyncio.Protocol):
         if now_s < self.deadline_s:
             return
         if self.phase is Phase.IDLE:
-            self.phase = Phase.CLOSED
-            self.transport.close()
+            self._close()
         elif self.phase is Phase.HEAD:
             self.refuse(408, f"The headers took more than {self.limits.head_s:g} s.")
         elif self.phase is Phase.BODY:
             self.refuse(408, f"The body took more than {self.limits.body_s:g} s.")
         elif self.phase is Phase.LINGERING:
             self.transport.abort()
+        elif self.phase is Phase.CLOSED:
+            left_bytes = self.transport.get_write_buffer_size()
+            if left_bytes < self._unsent_bytes:  # the client reads, slowly
+                self._unsent_bytes = left_bytes
+                self.deadline_s = now_s + self.limits.idle_s
+            else:
+                self.transport.abort()
 
     # Reading.
 
@@ -231,8 +238,7 @@ class ServerConnection(asyncio.Protocol):
         if self.phase is Phase.CLOSED:
             return
         if not keep_alive or self.draining:
-            self.phase = Phase.CLOSED
-            self.transport.close()
+            self._close()
             return
         self.phase = Phase.IDLE
         self.deadline_s = monotonic() + self.limits.idle_s
@@ -251,8 +257,14 @@ class ServerConnection(asyncio.Protocol):
         """Take no further request; finish the one that is being answered."""
         self.draining = True
         if self.phase is Phase.IDLE:
-            self.phase = Phase.CLOSED
-            self.transport.close()
+            self._close()
+
+    def _close(self) -> None:
+        """Once what was written has left, which a client that reads nothing does not put off for ever."""
+        self.phase = Phase.CLOSED
+        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self.deadline_s = monotonic() + self.limits.idle_s
+        self.transport.close()
 
     def respond(
         self, status: int, body: bytes, *, kind: bytes = b"application/json", extra: bytes = b"", close: bool = False

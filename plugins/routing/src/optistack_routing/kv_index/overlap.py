@@ -114,8 +114,9 @@ class PreciseOverlap:
         if prompt is None:
             return None
         tokens = known.of(prompt, session)
-        found = self.index.cached_of(tokens.keys, tokens.count)
-        return {replica: max(0, cached - self._dropped_tokens) for replica, cached in found.items()}
+        found, blocks = self.index.cached_of(tokens.keys, tokens.count), self.index.blocks()
+        # Without a single block nothing has been heard of a replica yet, which does not say that its cache is empty.
+        return {name: max(0, cached - self._dropped_tokens) for name, cached in found.items() if blocks.get(name)}
 
     def served(self, replica: str, predicted_tokens: int, cached_tokens: int) -> None:
         off = cached_tokens - predicted_tokens

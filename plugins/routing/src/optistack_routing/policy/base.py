@@ -58,7 +58,8 @@ class Request:
     ``session``        its session, or None when it names none
     ``prompt_tokens``  estimated from the size of its body
     ``prefix``         a hash of the head of its prompt, where a policy may use one for requests without a session
-    ``cached_tokens``  prompt tokens that each replica's block index holds; None without an index (precise mode)
+    ``cached_tokens``  prompt tokens that each replica's block index holds (precise mode); of a replica that is missing
+                       in it nothing is known. None without an index
     ``avoid``          replicas that have just failed this request
     """
 

@@ -14,8 +14,8 @@ import math
 from optistack_routing.policy.base import Choice, Fleet, Reason, Replica, Request, Usage
 from optistack_routing.policy.hashing import first
 from optistack_routing.policy.parameters import Parameters
-from optistack_routing.policy.persistence import Persistence
-from optistack_routing.policy.sessions import Session, SessionMap
+from optistack_routing.policy.persistence import Average, Persistence
+from optistack_routing.policy.sessions import Session, SessionMap, Stay
 from optistack_routing.policy.stateless import key_of, ready
 
 _LAST_RESORT = 1e6
@@ -36,6 +36,7 @@ class KvAware:
         self._sessions = SessionMap(self.parameters)
         self._loads = Persistence(self.parameters)
         self._fleet = Fleet()
+        self._out: dict[int, tuple[Average, Stay | None]] = {}  # by the identity of the choice, which its lease holds
 
     def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | None:
         self._fleet = fleet
@@ -57,6 +58,7 @@ class KvAware:
             ]
             light = self._loads.lightest(roomy, now_s)
             if light is not None and light is not newest:
+                self._loads.moved()
                 return Choice(light.name, Reason.REHOMED, cached.get(light, 0))
         here = session.homes.get(newest.name) if session is not None else None
         return self._weigh(request, newest, here.in_flight if here is not None else 0, began_s, cached, fleet, now_s)
@@ -64,9 +66,12 @@ class KvAware:
     @staticmethod
     def _cached(request: Request, session: Session | None, fleet: Fleet) -> dict[Replica, int]:
         """Tokens of the prompt that each replica which may take it is believed to hold, where that is any."""
-        tokens = request.cached_tokens
-        if tokens is None:
-            tokens = {name: home.tokens for name, home in session.homes.items()} if session is not None else {}
+        homes = session.homes if session is not None else {}
+        tokens = {name: home.tokens for name, home in homes.items()}
+        for name, held in (request.cached_tokens or {}).items():
+            home = homes.get(name)
+            # What is being computed there is not yet in the index, and will be.
+            tokens[name] = max(held, home.tokens) if home is not None and home.in_flight else held
         cached = {}
         for name, held in tokens.items():
             replica = fleet.get(name) if held > 0 else None
@@ -190,18 +195,21 @@ class KvAware:
         return ties[0] if len(ties) == 1 else first(key or "", ties)
 
     def placed(self, request: Request, choice: Choice, now_s: float) -> None:
-        self._loads.changed(choice.replica, 1, now_s)
+        average, stay = self._loads.began(choice.replica, now_s), None
         key = key_of(request)
         if key is not None:
             replica = self._fleet.get(choice.replica)
             pool_tokens = replica.kv_tokens if replica is not None else None
-            self._sessions.placed(key, choice.replica, request.prompt_tokens, now_s, pool_tokens=pool_tokens)
+            stay = self._sessions.placed(key, choice.replica, request.prompt_tokens, now_s, pool_tokens=pool_tokens)
+        self._out[id(choice)] = average, stay
 
     def ended(self, request: Request, choice: Choice, now_s: float, *, served: bool, usage: Usage | None) -> None:
-        self._loads.changed(choice.replica, -1, now_s)
-        key = key_of(request)
-        if key is not None:
-            self._sessions.ended(key, choice.replica, choice.predicted_cached_tokens, now_s, served=served)
+        if id(choice) not in self._out:
+            return  # it failed to be noted
+        average, stay = self._out.pop(id(choice))
+        self._loads.ended(choice.replica, average, now_s)
+        if stay is not None:
+            self._sessions.ended(stay, choice.predicted_cached_tokens, now_s, served=served)
 
     def left(self, replica: str, now_s: float) -> None:
         self._loads.left(replica)

@@ -10,7 +10,7 @@ from optistack_routing.policy.parameters import Parameters
 
 
 @dataclass(slots=True)
-class _Average:
+class Average:
     """Requests in flight, averaged with an exponential window."""
 
     value: float = 0.0
@@ -32,20 +32,26 @@ class Persistence:
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
-        self._replicas: dict[str, _Average] = {}
-        self._fleet = _Average()
+        self._replicas: dict[str, Average] = {}
+        self._fleet = Average()
         self._moves = 0.0
         self._moves_at_s: float | None = None
 
-    def changed(self, replica: str, by: int, now_s: float) -> None:
-        """``replica`` carries that many requests more."""
+    def began(self, replica: str, now_s: float) -> Average:
+        """``replica`` carries one request more; the average that :meth:`ended` is told."""
         window_s = self._parameters.rehome_window_s
         average = self._replicas.get(replica)
-        if average is None and by > 0:
-            average = self._replicas[replica] = _Average(at_s=now_s)
-        if average is not None:  # a request may outlive its replica's place in the fleet
-            average.change(by, now_s, window_s)
-        self._fleet.change(by, now_s, window_s)
+        if average is None:
+            average = self._replicas[replica] = Average(at_s=now_s)
+        average.change(1, now_s, window_s)
+        self._fleet.change(1, now_s, window_s)
+        return average
+
+    def ended(self, replica: str, average: Average, now_s: float) -> None:
+        window_s = self._parameters.rehome_window_s
+        if self._replicas.get(replica) is average:  # a request may outlive its replica's place in the fleet
+            average.change(-1, now_s, window_s)
+        self._fleet.change(-1, now_s, window_s)
 
     def left(self, replica: str) -> None:
         gone = self._replicas.pop(replica, None)
@@ -53,7 +59,7 @@ class Persistence:
             self._fleet.value = max(0.0, self._fleet.value - gone.value)
 
     def gives_up(self, replica: Replica, now_s: float) -> bool:
-        """Whether ``replica`` should lose an idle session now; a yes uses up a move of the allowance."""
+        """Whether ``replica`` should lose an idle session now; :meth:`moved` says that it has."""
         p = self._parameters
         average = self._replicas.get(replica.name)
         if average is None or not p.rehomes_per_s:
@@ -65,10 +71,11 @@ class Persistence:
         since_s = 0.0 if self._moves_at_s is None else now_s - self._moves_at_s
         self._moves = min(max(1.0, rate), self._moves + since_s * rate) if self._moves_at_s is not None else 1.0
         self._moves_at_s = now_s
-        if self._moves < 1.0:
-            return False
+        return self._moves >= 1.0
+
+    def moved(self) -> None:
+        """A session has left for another replica, which uses up a move of the allowance."""
         self._moves -= 1.0
-        return True
 
     def lightest(self, replicas: list[Replica], now_s: float) -> Replica | None:
         """The replica with the lowest average; one that was never used counts what it carries."""

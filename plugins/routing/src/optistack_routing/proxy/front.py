@@ -76,6 +76,8 @@ class Front(ServerConnection):
     def admitted(self, head: RequestHead) -> None:
         path = head.target
         if path == b"/health" and head.method in (b"GET", b"HEAD"):
+            if head.length != 0:  # it needs no key, so it gets no memory
+                raise Refused(400, "A health check has no body.")
             return
         keys = self.settings.api_keys
         if keys:
@@ -128,7 +130,6 @@ class Front(ServerConnection):
 
     def gone(self) -> None:
         """The client has left: so does the replica's work for it."""
-        self._record.status = self._record.status or 499
         self._end(Outcome.CLIENT_GONE)
 
     def pause_writing(self) -> None:
@@ -138,7 +139,8 @@ class Front(ServerConnection):
 
     def resume_writing(self) -> None:
         self._stuck = False
-        self._last_s = monotonic()
+        if self._begun:
+            self._last_s = monotonic()
         if self._upstream is not None:
             self._upstream.transport.resume_reading()
 
@@ -155,15 +157,17 @@ class Front(ServerConnection):
             self._turned_away = False
             self._held = []
             self.settings.recorder.placed(self._record, placement.choice)
+            self._last_s = monotonic()
             self._send()
         elif self._turned_away:
             self._pass_on_the_refusal()
         else:
             self._fail(*self._fault)
 
-    def _send(self) -> None:
+    def _send(self, *, fresh: bool = False) -> None:
+        """``fresh``: on a new connection."""
         pool = self.settings.pools.of(cast(Placement, self._place).choice.replica)
-        connection = pool.take()
+        connection = None if fresh else pool.take()
         if connection is not None:
             self._sent_on(connection)
         else:
@@ -184,7 +188,6 @@ class Front(ServerConnection):
     def _sent_on(self, connection: Upstream) -> None:
         head = cast(RequestHead, self._head)
         self._upstream = connection
-        self._last_s = monotonic()
         if self._stuck:
             connection.transport.pause_reading()
         host = connection.pool.address.authority
@@ -197,7 +200,9 @@ class Front(ServerConnection):
         place.end(outcome)
         again = self._record.tries <= self.settings.retries
         self.settings.recorder.failed(self._record, outcome, again=again)
-        if not self._turned_away:
+        self._record.bytes_out = 0
+        if outcome is not Outcome.TURNED_AWAY:  # only a refusal that has come to its end can be passed on
+            self._turned_away = False
             self._held = []
         self._fault = (status, reason)
         if again:
@@ -241,7 +246,7 @@ class Front(ServerConnection):
         self._last_s = now_s
         self._turned_away = False
         self._begun = True
-        cast(Placement, self._place).first_byte()
+        cast(Placement, self._place).first_byte(well=cast(ResponseHead, self._answer).status < 500)
         self.settings.recorder.first_byte(record, now_s)
         self._first = data
         self.writer.writelines(self._held)
@@ -252,12 +257,11 @@ class Front(ServerConnection):
         self._upstream = None
         head = cast(ResponseHead, self._answer)
         if self._turned_away:
-            self._record.bytes_out = 0
             self._again(Outcome.TURNED_AWAY, head.status, "The replica turned the request away.")
             return
         if not self._begun:
             self.writer.writelines(self._held)
-        self._finish(Outcome.SERVED if head.status < 400 else Outcome.ERROR)
+        self._finish(Outcome.SERVED if head.status < 400 else Outcome.ERROR if head.status < 500 else Outcome.FAILED)
 
     def _pass_on_the_refusal(self) -> None:
         """Nobody else takes the request: the client gets what the replica answered."""
@@ -272,7 +276,7 @@ class Front(ServerConnection):
     def answer_breaks(self, reason: str, *, stale: bool) -> None:
         self._upstream = None
         if stale:
-            self._send()
+            self._send(fresh=True)
         elif self._begun:
             # What was sent cannot be taken back; a connection closed early is how HTTP says that an answer is cut off.
             self.settings.recorder.failed(self._record, Outcome.BROKEN, again=False)
@@ -280,8 +284,6 @@ class Front(ServerConnection):
             self.phase = Phase.CLOSED
             self.transport.abort()
         else:
-            self._turned_away = False
-            self._record.bytes_out = 0
             self._again(Outcome.BROKEN, 502, reason)
 
     # The end.
@@ -293,6 +295,8 @@ class Front(ServerConnection):
 
     def _end(self, outcome: Outcome | None) -> None:
         """Give everything back, on whichever way it ended."""
+        if outcome is Outcome.CLIENT_GONE:
+            self._record.status = 499
         if self._predicting is not None:
             self._predicting.cancel()
             self._predicting = None

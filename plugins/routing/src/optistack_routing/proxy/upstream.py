@@ -13,6 +13,11 @@ from optistack_routing.http.head import Refused, ResponseHead, read_response
 from optistack_routing.http.writing import Writer
 
 MAX_HEAD_BYTES = 256 * 1024
+UNUSED_S = 300.0
+"""After which a replica that gets no requests, most often since it has left, is sent them on new connections."""
+STALE_S = 0.05
+"""A kept connection that the replica had given up ends within a round trip. Later the replica has read the request, and
+whether it has begun to work on it cannot be known."""
 
 
 class Exchange(Protocol):
@@ -42,6 +47,7 @@ class Upstream(asyncio.Protocol):
         "head",
         "idle_since_s",
         "pool",
+        "sent_s",
         "transport",
         "used",
         "writer",
@@ -54,6 +60,7 @@ class Upstream(asyncio.Protocol):
         self.exchange: Exchange | None = None
         self.head: ResponseHead | None = None
         self.used = 0
+        self.sent_s = 0.0
         self.idle_since_s = 0.0
         self._buffer = b""
         self._left = 0
@@ -67,6 +74,7 @@ class Upstream(asyncio.Protocol):
         self.exchange = exchange
         self.head = None
         self.used += 1
+        self.sent_s = monotonic()
         self.writer.writelines([head, *body])
 
     def data_received(self, data: bytes) -> None:
@@ -153,7 +161,7 @@ class Upstream(asyncio.Protocol):
             return
         begun = self.head is not None or bool(self._buffer)
         reason = f"The replica closed the connection {'in the middle of' if begun else 'before'} its answer."
-        self._broken(reason, stale=not begun and self.used > 1)
+        self._broken(reason, stale=not begun and self.used > 1 and monotonic() - self.sent_s < STALE_S)
 
     def _broken(self, reason: str, *, stale: bool = False) -> None:
         exchange, self.exchange = self.exchange, None
@@ -182,6 +190,7 @@ class Pool:
         self._idle_s = idle_s
         self._most_idle = most_idle
         self.idle: list[Upstream] = []
+        self.closed = False
 
     def take(self) -> Upstream | None:
         while self.idle:
@@ -198,7 +207,7 @@ class Pool:
         return protocol
 
     def release(self, connection: Upstream) -> None:
-        if len(self.idle) >= self._most_idle or connection.transport.is_closing():
+        if len(self.idle) >= self._most_idle or self.closed or connection.transport.is_closing():
             connection.discard()
             return
         if not connection.transport.is_reading():  # its last client was slow
@@ -215,28 +224,37 @@ class Pool:
             self.idle[0].discard()
 
     def close(self) -> None:
+        """Idle connections end now, and those in use with their answers."""
+        self.closed = True
         for connection in list(self.idle):
             connection.discard()
 
 
 class Pools:
-    """A pool for each replica that was ever sent a request; those that have left are closed by ``keep``."""
+    """A pool for each replica that is sent requests; one that has got none for ``UNUSED_S`` is dropped."""
 
     def __init__(self, tls: ClientTLS, idle_s: float) -> None:
         self._tls = tls
         self._idle_s = idle_s
         self._pools: dict[str, Pool] = {}
+        self._asked: set[str] = set()
+        self._look_s = 0.0
 
     def of(self, url: str) -> Pool:
         pool = self._pools.get(url)
         if pool is None:
             pool = self._pools[url] = Pool(read_address(url), self._tls, self._idle_s)
+        self._asked.add(url)
         return pool
 
     def tick(self, now_s: float) -> None:
-        for url in list(self._pools):
-            pool = self._pools[url]
+        for pool in self._pools.values():
             pool.tick(now_s)
+        if now_s >= self._look_s:
+            self._look_s = now_s + UNUSED_S
+            for url in self._pools.keys() - self._asked:
+                self._pools.pop(url).close()
+            self._asked.clear()
 
     def close(self) -> None:
         for pool in self._pools.values():

@@ -24,8 +24,6 @@ from optistack_routing.router.precise import open_overlap
 
 log = logging.getLogger("optistack.route")
 
-TICK_S = 0.25
-
 
 @dataclass
 class FrontSide:
@@ -43,11 +41,11 @@ class FrontSide:
         self.servers.append(server)
 
     def tick(self, now_s: float) -> None:
+        if self.access_log is not None:  # first: an error below must not let its lines pile up
+            self.access_log.flush()
+        self.settings.pools.tick(now_s)
         for connection in list(self.settings.connections):
             connection.tick(now_s)
-        self.settings.pools.tick(now_s)
-        if self.access_log is not None:
-            self.access_log.flush()
 
     def reopen(self) -> None:
         """The access log has been renamed: begin a new one."""

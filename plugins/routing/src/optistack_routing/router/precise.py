@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from optistack.errors import InputError
 from optistack_routing.fleet.address import read_address
+from optistack_routing.fleet.roster import Roster
 from optistack_routing.router.config import Precise
 
 if TYPE_CHECKING:
@@ -32,3 +33,21 @@ def open_overlap(precise: Precise) -> Overlap:
     for url, (events, replay) in precise.events.items():
         overlap.join(read_address(url).url, events, replay)
     return overlap
+
+
+def follow(roster: Roster, overlap: Overlap, precise: Precise) -> None:
+    """Have the index forget a replica that leaves the fleet, whoever sent it away, and follow it when it is back."""
+    known = {read_address(url).url: addresses for url, addresses in precise.events.items()}
+    gone: set[str] = set()
+
+    def left(name: str) -> None:
+        if name in known:
+            gone.add(name)
+            overlap.leave(name)
+
+    def joined(name: str) -> None:
+        if name in gone:
+            gone.remove(name)
+            overlap.join(name, *known[name])
+
+    roster.left, roster.joined = left, joined

@@ -8,15 +8,16 @@ import signal
 import socket
 import ssl
 from collections.abc import Coroutine
-from time import monotonic
 from typing import Any
 
 from optistack_routing.admin.state import snapshot
 from optistack_routing.proxy.record import Recorder
+from optistack_routing.router.clock import ticking
 from optistack_routing.router.config import Config
-from optistack_routing.router.control import Control, build_control
-from optistack_routing.router.front import TICK_S, FrontSide, build_front
+from optistack_routing.router.control import build_control
+from optistack_routing.router.front import FrontSide, build_front
 from optistack_routing.router.listen import listen, listen_alike
+from optistack_routing.router.precise import follow
 from optistack_routing.workers.crew import Crew
 
 log = logging.getLogger("optistack.route")
@@ -38,8 +39,9 @@ async def serve(config: Config) -> None:
     data: FrontSide | Crew = front
     if config.workers == 1:
         control.counts = lambda: [snapshot(recorder)]
-        if front.settings.overlap is not None:
+        if front.settings.overlap is not None and config.precise is not None:
             control.precise = front.settings.overlap.state
+            follow(control.roster, front.settings.overlap, config.precise)
         await front.serve(listeners[0])
     else:
         await front.stop()  # each worker has its own
@@ -69,30 +71,6 @@ class Signals:
 
     def _signalled(self) -> None:
         (self.at_once if self.asked.is_set() else self.asked).set()
-
-
-class ticking:
-    """Runs the clocks of the given parts while its block runs."""
-
-    def __init__(self, *parts: Control | FrontSide | Crew) -> None:
-        self._parts = parts
-
-    async def __aenter__(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def __aexit__(self, *error: object) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            now_s = monotonic()
-            for part in self._parts:
-                try:
-                    part.tick(now_s)
-                except Exception:  # a clock that stops would stop every timeout
-                    log.exception("a tick failed")
-            await asyncio.sleep(TICK_S)
 
 
 async def first(*waits: Coroutine[Any, Any, Any]) -> None:

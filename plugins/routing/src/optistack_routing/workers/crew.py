@@ -7,6 +7,7 @@ import logging
 import socket
 import sys
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
@@ -54,7 +55,7 @@ class Crew:
                 link.say({"ready": ready})
         for index in [index for index, due_s in self._restart_s.items() if now_s >= due_s]:
             del self._restart_s[index]
-            task = asyncio.get_running_loop().create_task(self._start(index))
+            task = asyncio.get_running_loop().create_task(self._start_again(index))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -79,12 +80,20 @@ class Crew:
         await asyncio.gather(*(process.wait() for process in self._processes.values()))
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def _start_again(self, index: int) -> None:
+        try:
+            await self._start(index)
+        except Exception:  # no more processes or descriptors, say, which may pass
+            log.exception("worker %d does not start; it is tried again", index)
+            self._restart_s[index] = monotonic() + RESTART_S
+
     async def _start(self, index: int) -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         loop = asyncio.get_running_loop()
         listener = self.listeners[index]
-        with theirs:
+        with theirs, ExitStack() as unless_started:
+            unless_started.callback(ours.close)
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",
@@ -95,6 +104,7 @@ class Crew:
                 pass_fds=(theirs.fileno(), listener.fileno()),
                 start_new_session=True,  # a Ctrl-C in the terminal is the owner's to act on
             )
+            unless_started.pop_all()
         self._processes[index] = process
         _, link = await loop.create_unix_connection(
             lambda: WorkerLink(self.control.desk, partial(self._lost, index)), sock=ours

@@ -53,7 +53,7 @@ class WorkerLink(Wire):
         elif "counts" in message:
             self.counts = message["counts"]
         elif "first" in message:
-            self._place(message["first"]).first_byte()
+            self._place(message["first"]).first_byte(well=message["well"])
         elif "end" in message:
             usage = Usage(*message["usage"]) if "usage" in message else None
             place = self._place(message["end"])

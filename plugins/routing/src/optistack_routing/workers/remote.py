@@ -19,8 +19,8 @@ class RemotePlace:
     choice: Choice
     ended: bool = field(default=False, init=False)
 
-    def first_byte(self) -> None:
-        self.wire.say({"first": self.number})
+    def first_byte(self, *, well: bool = True) -> None:
+        self.wire.say({"first": self.number, "well": well})
 
     def end(self, outcome: Outcome, usage: Usage | None = None) -> None:
         if self.ended:
@@ -43,8 +43,12 @@ class RemoteDesk(Wire):
         self.told_to_stop = asyncio.Event()
         self._waiters: dict[int, Waiter] = {}
         self._numbers = 0
+        self.owner_gone = False
 
     def ask(self, waiter: Waiter) -> None:
+        if self.owner_gone or self._transport.is_closing():
+            waiter.placed(None)
+            return
         self._numbers += 1
         self._waiters[self._numbers] = waiter
         request = waiter.request
@@ -90,7 +94,8 @@ class RemoteDesk(Wire):
             place.end(Outcome.CLIENT_GONE)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Nobody decides any more: answer those who wait, finish what is under way, and end."""
+        """Nobody decides any more: answer those who wait or come later, finish what is under way, and end."""
+        self.owner_gone = True
         self.told_to_stop.set()
         if not self.config.done():
             self.config.cancel()

@@ -7,17 +7,18 @@ import logging
 import signal
 import socket
 import sys
-from time import monotonic
+from dataclasses import dataclass
 
 import uvloop
 
 from optistack_routing.admin.state import snapshot
 from optistack_routing.proxy.record import Recorder
+from optistack_routing.router.clock import ticking
 from optistack_routing.router.config import Config
-from optistack_routing.router.front import TICK_S, FrontSide, build_front
+from optistack_routing.router.front import build_front
 from optistack_routing.workers.remote import RemoteDesk
 
-COUNTS_EVERY_TICKS = 4
+COUNTS_EVERY_S = 1.0
 
 
 async def work(owner: socket.socket, listener: socket.socket) -> None:
@@ -31,22 +32,25 @@ async def work(owner: socket.socket, listener: socket.socket) -> None:
     front = build_front(config, desk, recorder)
     desk.reopen = front.reopen
     await front.serve(listener)
-    ticking = loop.create_task(_tick(front, desk, recorder))
-    await desk.told_to_stop.wait()
-    await front.drain()
-    desk.say({"counts": snapshot(recorder)})
-    ticking.cancel()
+    async with ticking(front, Telling(desk, recorder)):
+        await desk.told_to_stop.wait()
+        await front.drain()
+        desk.say({"counts": snapshot(recorder)})
     await front.stop()
 
 
-async def _tick(front: FrontSide, desk: RemoteDesk, recorder: Recorder) -> None:
-    ticks = 0
-    while True:
-        front.tick(monotonic())
-        if ticks % COUNTS_EVERY_TICKS == 0:
-            desk.say({"counts": snapshot(recorder)})
-        ticks += 1
-        await asyncio.sleep(TICK_S)
+@dataclass
+class Telling:
+    """Tells the owner now and then what this process has counted."""
+
+    desk: RemoteDesk
+    recorder: Recorder
+    due_s: float = 0.0
+
+    def tick(self, now_s: float) -> None:
+        if now_s >= self.due_s:
+            self.due_s = now_s + COUNTS_EVERY_S
+            self.desk.say({"counts": snapshot(self.recorder)})
 
 
 def main() -> None:
