@@ -283,6 +283,8 @@ def test_what_cannot_be_used_is_said_in_a_sentence(tmp_path: Path) -> None:
     assert "holds no options" in refusal({}, "- 1\n", tmp_path)
     assert "port in the command line" in refusal({"port": 70000})
     assert "is not the URL of a replica" in refusal({"replicas": ["ftp://h"]})
+    assert "names no port" in refusal({"replicas": ["gpu-3"]})
+    assert "each needs its own" in refusal({"port": 9000, "admin_port": 9000})
     assert "has a path" in refusal({"replicas": ["http://h:1/v1"]})
     assert "is new in each request" in refusal({"session_headers": ["X-Request-ID"]})
     assert "go together" in refusal({"tls_cert": "x"})

@@ -44,6 +44,8 @@ def read_address(text: str) -> Address:
             f"The replica {text!r} has a path, and requests keep the path that they came with.",
             fix="Leave the path out: clients write it.",
         )
+    if "://" not in text and port is None:
+        raise InputError(f"{text!r} is not the URL of a replica: it names no port.", fix=fix)
     tls = parts.scheme == "https"
     port = port or (443 if tls else 80)
     shown = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname

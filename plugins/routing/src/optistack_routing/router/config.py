@@ -123,6 +123,8 @@ class Config(BaseModel):
         for cert, key in (("tls_cert", "tls_key"), ("admin_tls_cert", "admin_tls_key")):
             if (getattr(self, cert) is None) is not (getattr(self, key) is None):
                 raise ValueError(f"{cert} and {key} go together")
+        if self.port and (self.host, self.port) == (self.admin_host, self.admin_port):
+            raise ValueError(f"admin_port is {self.port} like port, and each needs its own")
         if self.precise is not None and self.workers > 1:
             raise ValueError("precise goes with one worker")
         return self

@@ -49,6 +49,8 @@ async def serve(config: Config) -> None:
         control.counts = crew.counts
         await crew.start()
     log.info("serving %s, admin %s", shown(listeners[0], front.tls), shown(admin_listener, control.admin_tls))
+    if not control.roster.members:
+        log.warning("no replica yet: requests wait and then get 503 until one joins (POST /replicas adds one)")
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, data.reopen)
     async with ticking(control, data):
         await stop.asked.wait()
