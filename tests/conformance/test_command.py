@@ -66,6 +66,26 @@ def test_wrong_input_is_2_and_one_sentence(words: list[str], sentence: str, caps
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--tier", "9"], "There is no tier 9."),
+        (["--html", "/nope/x.html"], "--html /nope/x.html: there is no folder /nope."),
+        (["--junit", "/nope/x.xml"], "--junit /nope/x.xml: there is no folder /nope."),
+        (["--record", "/nope/x.json"], "--record /nope/x.json: there is no folder /nope."),
+        (["--html", "/"], "--html / is a folder."),
+        (["--checkpoint", "/nope"], "--checkpoint /nope is no folder."),
+    ],
+)
+def test_what_cannot_work_is_said_before_anybody_is_asked(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Nobody listens there: a server asked first would be the complaint.
+    assert run(["conformance", "--endpoint", "http://127.0.0.1:1", *words]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and "No engine answers" not in said
+
+
 def _pytest(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "pytest", "-p", "optistack_conformance.pytest_plugin", "-p", "no:cacheprovider"]
