@@ -83,7 +83,11 @@ def test_the_user_may_not_repeat_a_flag_of_the_plan_under_any_name(given: tuple[
 @pytest.mark.parametrize(
     ("owned", "given", "sentence"),
     [
-        ("--trust-remote-code", "--trust-remote-code", "--trust-remote-code is given by hand and set by the stack (on)."),
+        (
+            "--trust-remote-code",
+            "--trust-remote-code",
+            "--trust-remote-code is given by hand and set by the stack (on).",
+        ),
         ("--tp-size", "--tp", "--tp is given by hand, and the stack sets --tp-size (on)."),
         ("--cache", "--no-cache", "--no-cache is given by hand against --cache, which the stack sets (on)."),
     ],
