@@ -101,13 +101,19 @@ class LaunchBuilder:
         """Add the stack file's ``engine_args`` as they are, last.
 
         A second and further value of one flag becomes a part of its own, so the command line has the words in order.
-        Raises PlanRefusedError when one of them repeats a flag that the plan sets, naming who set it.
+        Raises PlanRefusedError when one of them is a flag that the plan sets, naming who set it, and for words that
+        belong to no flag.
         """
         part = {"source": USER, "why": "engine_args of the stack file"}
         for word in words:
             last = self._user[-1] if self._user else None
             if not re.match(r"-+[A-Za-z]", word):
-                if last is not None and last.value is None and last.flag.startswith("-"):
+                if last is None or word == "--":
+                    # Left in, it would become a further value of whatever flag stands before it.
+                    raise PlanRefusedError(
+                        f"{word!r} is no flag.", fix="Write engine_args word by word: --engine-arg=--seed=3."
+                    )
+                if last.value is None and last.flag.startswith("-"):
                     self._user[-1] = last.model_copy(update={"value": word})
                 else:
                     self._user.append(LaunchArgument(flag=word, **part))
@@ -116,8 +122,7 @@ class LaunchBuilder:
             owner = self._arguments.get(self._aliases.get(flag, flag))
             if owner is not None:
                 raise PlanRefusedError(
-                    f"engine_args repeats {flag}, which {owner.source} sets to {_shown(owner)}.",
-                    fix="Take it out of engine_args and change the setting instead.",
+                    _by_hand(flag, owner), fix="Take it out of engine_args and change the setting instead."
                 )
             self._user.append(LaunchArgument(flag=flag, value=value if equals else None, **part))
 
@@ -146,6 +151,17 @@ def _claim(owners: dict[str, Any], key: str, part: LaunchArgument | LaunchVariab
         f"{key} has two owners: {owner.source} sets {_shown(owner)}, {part.source} sets {_shown(part)}.",
         fix="Change the option of one of them, or leave one out.",
     )
+
+
+def _by_hand(flag: str, owner: LaunchArgument) -> str:
+    """That ``owner`` has set what the user's ``flag`` sets, in the same spelling, another one, or to the contrary."""
+    who = "the stack" if owner.source == USER else owner.source
+    value = "on" if owner.value is None else repr(owner.value)
+    if flag == owner.flag:
+        return f"{flag} is given by hand and set by {who} ({value})."
+    if re.match("--no[-_]", flag) or owner.flag.startswith("--no-"):
+        return f"{flag} is given by hand against {owner.flag}, which {who} sets ({value})."
+    return f"{flag} is given by hand, and {who} sets {owner.flag} ({value})."
 
 
 def _shown(part: LaunchArgument | LaunchVariable) -> str:

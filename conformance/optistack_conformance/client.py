@@ -91,11 +91,21 @@ class Client(Endpoint):
         return self.request("POST", path, json={"model": self.model(), **fields})
 
     def ask(self, path: str, **fields: Any) -> dict[str, Any]:
-        """The JSON body of a request that must be answered. Raises CheckFailedError when it is not, with the reason."""
+        """The JSON body of a request that must be answered. Raises CheckFailedError when it is not, with the reason.
+
+        Raises InputError when what answers is no JSON: then it is another kind of server.
+        """
         response = self.post(path, **fields)
         if response.status_code != 200:
             raise CheckFailedError(f"{path} answered {response.status_code}: {response.text[:300]}")
-        body = response.json()
+        try:
+            body = response.json()
+        except ValueError as error:
+            kind = response.headers.get("content-type", "no content type")
+            raise InputError(
+                f"{self.url}{path} answered no JSON, but {kind}: {response.text[:80]!r}.",
+                fix="Give the URL of a server that answers like OpenAI's, streaming only when asked to.",
+            ) from error
         if not isinstance(body, dict):
             raise CheckFailedError(f"{path} answered something else than a JSON object.")
         return body

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict
 
@@ -162,7 +163,9 @@ def _setting(path: str, plan: Plan | None) -> Iterator[tuple[str, str]]:
         meaning = meaning or ServingSection.model_fields[name].description or ""
     if meaning:
         yield "means", meaning
+    yield "takes", _taken(SECTIONS[section].model_fields[name].annotation)
     if plan is None:
+        yield "in a plan", "give --stack FILE to see its value and which plugins set it"
         return
     value = plan.stack.get(path)
     yield "in this plan", value.describe() if value.has_opinion else "left to the engine"
@@ -172,6 +175,14 @@ def _setting(path: str, plan: Plan | None) -> Iterator[tuple[str, str]]:
     if carriers:
         yield "carried by", ", ".join(carriers)
     yield from (("rule that fired", f"{f.rule}: {f.message}") for f in plan.findings if path in f"{f.message} {f.fix}")
+
+
+def _taken(annotation: Any) -> str:
+    """What a ``Value[...]`` holds: ``int``, ``str``, ``dict[str, Any]``; allowed words as they are."""
+    held = annotation.__pydantic_generic_metadata__["args"][0]
+    if get_origin(held) is Literal:
+        return ", ".join(map(str, get_args(held)))
+    return held.__name__ if type(held) is type else str(held).replace("typing.", "")
 
 
 def _option(plugin: Plugin, option: str, plan: Plan | None) -> Iterator[tuple[str, str]]:

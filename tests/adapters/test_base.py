@@ -76,8 +76,37 @@ def test_arguments_of_other_backends_and_versions_stay_out() -> None:
 def test_the_user_may_not_repeat_a_flag_of_the_plan_under_any_name(given: tuple[str, ...]) -> None:
     build = builder()
     build.flag("--tp-size", 4, source="parallel section")
-    with pytest.raises(PlanRefusedError, match="which parallel section sets to '4'"):
+    with pytest.raises(PlanRefusedError, match=r"by hand.* parallel section.* \('4'\)"):
         build.user_arguments(given)
+
+
+@pytest.mark.parametrize(
+    ("owned", "given", "sentence"),
+    [
+        (
+            "--trust-remote-code",
+            "--trust-remote-code",
+            "--trust-remote-code is given by hand and set by the stack (on).",
+        ),
+        ("--tp-size", "--tp", "--tp is given by hand, and the stack sets --tp-size (on)."),
+        ("--cache", "--no-cache", "--no-cache is given by hand against --cache, which the stack sets (on)."),
+    ],
+)
+def test_a_flag_by_hand_is_told_from_its_repetition_and_its_contrary(owned: str, given: str, sentence: str) -> None:
+    build = LaunchBuilder("vllm", aliases={"--tp": "--tp-size", "--no-cache": "--cache"})
+    build.flag(owned, source="stack")
+    with pytest.raises(PlanRefusedError) as refused:
+        build.user_arguments([given])
+    assert refused.value.message == sentence
+
+
+@pytest.mark.parametrize("given", [["garbage"], [""], ["--"], ["--seed", "3", "--"]])
+def test_a_word_of_no_flag_is_refused_and_no_value_of_the_flag_before(given: list[str]) -> None:
+    build = builder()
+    build.flag("--port", 8000, source="plan")
+    with pytest.raises(PlanRefusedError) as refused:
+        build.user_arguments(given)
+    assert refused.value.message == f"{given[-1]!r} is no flag."
 
 
 def test_user_arguments_reach_the_engine_word_by_word() -> None:

@@ -55,6 +55,18 @@ def test_every_setting_has_a_meaning_to_tell() -> None:
     assert "kv.dtype" not in untold
 
 
+def test_every_setting_says_what_it_takes() -> None:
+    taken = {path: dict(explain(path, Known(rules=(), plugins=())).facts)["takes"] for path in setting_paths()}
+    assert (taken["routing.policy"], taken["routing.precise"]) == ("str", "bool")
+    assert taken["routing.parameters"] == "dict[str, Any]"
+    assert all(taken.values())
+
+
+def test_a_setting_of_a_stack_names_the_plugin_that_sets_it(optistack: Optistack) -> None:
+    facts = dict(optistack("explain", "routing.policy", *KIMI, "--json").json["facts"])
+    assert "routing" in facts
+
+
 def test_a_plugin_with_its_options_rules_and_receipt_lines(optistack: Optistack) -> None:
     facts = dict(optistack("explain", "kv-fp8", "--json").json["facts"])
     assert facts["domain"] == "kv"

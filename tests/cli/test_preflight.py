@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from optistack.preflight import Preflight, ResolvedChange, Verdict
 
 Optistack = Callable[..., Any]
@@ -77,14 +75,16 @@ def test_what_the_engine_said_is_no_part_of_the_plan(optistack: Optistack, small
     assert (diff.code, diff.json) == (0, [])
 
 
-@pytest.mark.parametrize("words", [("plan", "--preflight"), ("apply",)])
-def test_an_adapter_that_cannot_ask_says_so_and_stops_nothing(
-    optistack: Optistack, small: Any, words: tuple[str, ...]
-) -> None:
-    ran = optistack(*words)
-    assert ran.code == 0
-    if words[0] == "plan":
-        assert "not-run" in ran.out and "the adapter for small has no preflight" in ran.out
+def test_an_adapter_that_cannot_ask_does_not_stop_apply(optistack: Optistack, small: Any) -> None:
+    assert optistack("apply").code == 0
+
+
+def test_a_preflight_that_did_not_run_is_1_with_what_to_do(optistack: Optistack, small: Any) -> None:
+    ran = optistack("plan", "--preflight")
+    assert (ran.code, "not-run" in ran.out) == (1, True)
+    assert "The preflight did not run: the adapter for small has no preflight." in ran.err
+    assert "--engine-python" in ran.err and "--engine-version" in ran.err
+    assert optistack("plan").code == 0
 
 
 def test_a_rejection_is_the_plans_refusal(optistack: Optistack, small: Any) -> None:

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,63 @@ def test_a_pattern_that_matches_nothing_is_said(capsys: pytest.CaptureFixture[st
 def test_wrong_input_is_2_and_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["conformance", *words]) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--tier", "9"], "There is no tier 9."),
+        (["--html", "/nope/x.html"], "--html /nope/x.html: there is no folder /nope."),
+        (["--junit", "/nope/x.xml"], "--junit /nope/x.xml: there is no folder /nope."),
+        (["--record", "/nope/x.json"], "--record /nope/x.json: there is no folder /nope."),
+        (["--html", "/"], "--html / is a folder."),
+        (["--checkpoint", "/nope"], "--checkpoint /nope is no folder."),
+    ],
+)
+def test_what_cannot_work_is_said_before_anybody_is_asked(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Nobody listens there: a server asked first would be the complaint.
+    assert run(["conformance", "--endpoint", "http://127.0.0.1:1", *words]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and "No engine answers" not in said
+
+
+class _OnlyStreams(BaseHTTPRequestHandler):
+    """Lists a model, and answers every POST with an event stream."""
+
+    def do_GET(self) -> None:
+        self._send("application/json", b'{"data": [{"id": "tiny"}]}')
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._send("text/event-stream", b'data: {"choices": []}\n\ndata: [DONE]\n\n')
+
+    def _send(self, kind: str, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: a test's stderr is the program's."""
+
+
+def test_a_server_that_answers_no_json_cannot_be_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _OnlyStreams) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            assert run(["conformance", "--endpoint", url, "--record", str(tmp_path / "it.json")]) == 2
+        finally:
+            server.shutdown()
+            thread.join()
+    said = capsys.readouterr().err
+    assert f"{url}/v1/chat/completions answered no JSON, but text/event-stream" in said
+    assert "bug" not in said
+    assert not list(tmp_path.iterdir())
 
 
 def _pytest(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:

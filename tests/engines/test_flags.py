@@ -60,6 +60,16 @@ def test_a_misspelt_flag_gets_the_nearest() -> None:
     ]
 
 
+def test_a_flag_and_its_value_in_one_word_are_taken_apart_in_the_fix() -> None:
+    assert told("--kv-cache-dtype auto") == [
+        (
+            "'--kv-cache-dtype auto' is one word, and vllm 0.33.0 has no flag with a space.",
+            "Write --engine-arg=--kv-cache-dtype=auto.",
+        )
+    ]
+    assert told("--pair a=b")[0][1] == "Write --engine-arg=--pair=a=b."
+
+
 def test_an_abbreviation_does_not_pass_though_argparse_takes_it() -> None:
     assert told("--enforce") == [("vllm 0.33.0 has no flag --enforce, only longer ones.", "Write --enforce-eager.")]
     assert told("--kv-cache", "fp8")[0][1] == "Write --kv-cache-dtype or --kv-cache-dtype-skip-layers."

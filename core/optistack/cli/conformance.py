@@ -87,6 +87,14 @@ def conformance(
         raise InputError("What is to be checked?", fix="Give either --endpoint URL or --stack FILE.")
     if baseline is not None and baseline_file is not None:
         raise InputError("There are two baselines.", fix="Give either --baseline or --baseline-file.")
+    for number in tier or ():
+        if number not in (0, 1, 2):
+            raise InputError(f"There is no tier {number}.", fix="Give --tier 0, 1 or 2.")
+    if checkpoint is not None and not checkpoint.is_dir():
+        raise InputError(f"--checkpoint {checkpoint} is no folder.", fix="Give the folder with tokenizer.json.")
+    for option, path in (("--record", record), ("--html", html), ("--junit", junit)):
+        if path is not None:
+            _check_writable(option, path)
     given = {
         "profile": profile,
         "lossy": lossy,
@@ -122,6 +130,20 @@ def conformance(
         write_whole(html, html_page(report), mode=0o644)
     _show(report, json)
     raise typer.Exit(report.exit_code)
+
+
+def _check_writable(option: str, path: Path) -> None:
+    """Raise InputError where no file can be written at ``path``: told now, not after the work."""
+    import os
+
+    from optistack.errors import InputError
+
+    if path.is_dir():
+        raise InputError(f"{option} {path} is a folder.", fix="Name a file in it.")
+    if not path.parent.is_dir():
+        raise InputError(f"{option} {path}: there is no folder {path.parent}.", fix="Make it, or write elsewhere.")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise InputError(f"{option} {path}: {path.parent} is not writable.", fix="Write it elsewhere.")
 
 
 def _selection(**settings: Any) -> Any:

@@ -43,6 +43,7 @@ def plan(
     """Show what a stack resolves to: settings, memory, rules and launch.
 
     Nothing is started. A plan that cannot work is shown all the same, with the reason last and exit code 2.
+    A --preflight that could not run is exit code 1.
     """
     from optistack.cli import screen
     from optistack.cli.workbench import open_stack
@@ -73,6 +74,23 @@ def plan(
 
         write_lock(made, lock)
         screen.note(f"Locked in {lock}; `optistack apply --lock {lock}` starts exactly this.")
+    if preflight:
+        _require_asked(made)
+
+
+def _require_asked(made: Plan) -> None:
+    """Raise CheckFailedError when the preflight that was asked for did not run."""
+    from optistack.errors import CheckFailedError
+    from optistack.preflight import Verdict
+
+    asked = made.preflight
+    if asked is None or asked.verdict is not Verdict.NOT_RUN:
+        return
+    raise CheckFailedError(
+        f"The preflight did not run: {asked.message}.",
+        fix="Install that engine (`optistack engine install`), give another one's Python with --engine-python, "
+        "or pin an installed version with --engine-version.",
+    )
 
 
 def _show(made: Plan) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -51,6 +52,8 @@ def _grouped(arguments: Sequence[str], spelled: dict[str, FlagInfo]) -> Iterator
         if current:
             yield current
         name, equals, value = argument.partition("=")
+        if " " in name:
+            name, equals, value = argument, "", ""  # a flag and its value in one word: told whole
         if not argument.startswith("--") and name not in spelled and name[:2] in spelled:
             name, equals, value = argument[:2], "=", argument[2:].removeprefix("=")
         current = (name, [value] if equals else [])
@@ -79,6 +82,13 @@ def _bad_values(info: FlagInfo, values: Sequence[str], *, whole: bool) -> str:
 
 
 def _unknown(written: str, name: str, spelled: dict[str, FlagInfo], probe: EngineProbe) -> FlagProblem:
+    if " " in written:
+        flag, value = written.split(" ", 1)
+        return FlagProblem(
+            written,
+            f"{written!r} is one word, and {_engine(probe)} has no flag with a space.",
+            fix=f"Write --engine-arg={shlex.quote(f'{flag}={value.strip()}')}.",
+        )
     longer = sorted(known for known in spelled if known.startswith(name)) if name.startswith("--") else []
     if longer:
         return FlagProblem(
