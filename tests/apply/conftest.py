@@ -23,6 +23,14 @@ from optistack.apply.state import read_state
 HERE = Path(__file__).parent
 
 
+@pytest.fixture(scope="session", autouse=True)
+def hang_up_is_heard() -> Iterator[None]:
+    """Under nohup a hang-up is ignored, by every child too, and these tests send some."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def eventually(condition: Callable[[], Any], *, within_s: float = 10.0) -> bool:
     """Whether ``condition`` becomes true in time."""
     deadline = time.monotonic() + within_s
