@@ -71,11 +71,14 @@ def preflight(plan: Plan, python: Path, env: Mapping[str, str]) -> Preflight:
     )
 
 
+COUNTED_OTHERWISE = ("--chunked-prefill-size",)
+"""Flags that count otherwise than the setting they carry: tokens of all attention groups, and of one when resolved."""
+
+
 def changes(plan: Plan, said: Mapping[str, Any]) -> Iterator[ResolvedChange]:
     """What SGLang would change: first what the launch says, then what the plan promises without saying it."""
     launch, resolved, sources = plan.launches[0], said["resolved"], said["sources"]
     results = tuple(compare_settings(plan, read_server_info(dict(resolved))))
-    # A flag may count otherwise than the setting that it carries: tokens of all attention groups, of one afterwards.
     kept = {result.id for result in results if result.status is Status.PASS}
     told = set()
     for flag, name in said["given"].items():
@@ -83,7 +86,7 @@ def changes(plan: Plan, said: Mapping[str, Any]) -> Iterator[ResolvedChange]:
         if name not in resolved or same(asked, becomes):
             continue
         setting = next((argument.setting for argument in launch.arguments if argument.flag == flag), "")
-        if setting in kept:
+        if flag in COUNTED_OTHERWISE and setting in kept:
             continue
         told.add(setting)
         yield ResolvedChange(
