@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConformanceCase:
-    """``id`` is stable and unique (``dflash/greedy-margin``); ``tier`` is 0 contract, 1 lossless, 2 lossy."""
+    """``id`` is stable and unique (``dflash/tokens-are-the-targets``); ``tier`` is 0 contract, 1 lossless, 2 lossy."""
 
     id: str
     tier: int

@@ -1,6 +1,6 @@
 """How other routers choose, written anew from their documentation and behaviour, to be compared in the same simulation.
 
-Each sees exact loads and is told when a session ends, which is better than it has it in the field.
+Like our own policies here, each sees exact loads and is told when a session ends, which it seldom is in the field.
 """
 
 from __future__ import annotations
