@@ -87,6 +87,12 @@ def test_a_preflight_that_did_not_run_is_1_with_what_to_do(optistack: Optistack,
     assert optistack("plan").code == 0
 
 
+def test_a_preflight_that_did_not_run_leaves_one_json_document(optistack: Optistack, small: Any) -> None:
+    ran = optistack("plan", "--preflight", "--json")
+    assert (ran.code, ran.json["preflight"]["verdict"]) == (1, "not-run")
+    assert "The preflight did not run" in ran.err
+
+
 def test_a_rejection_is_the_plans_refusal(optistack: Optistack, small: Any) -> None:
     small.answer = REJECTED
     refused = optistack("plan", "--preflight")

@@ -56,6 +56,9 @@ def _root(
 
 def run(arguments: Sequence[str]) -> int:
     """Run ``optistack ARGUMENTS`` and return its exit code."""
+    from optistack.cli import screen
+
+    screen.begin()
     debug, words = _take_debug(arguments)
     try:
         code = _invoke(words, debug)
@@ -100,13 +103,11 @@ def _take_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
 
 def _report(error: Exception, words: Sequence[str]) -> int:
     code, message, fix, more = _described(error, words)
-    if "--json" in words:
-        import json
+    from optistack.cli import screen
 
-        print(json.dumps({"error": message, "fix": fix, **more}, indent=2))
-    from optistack.cli.screen import print_error
-
-    print_error(message, fix)
+    if "--json" in words and not screen.has_printed_json():
+        screen.print_json({"error": message, "fix": fix, **more})
+    screen.print_error(message, fix)
     return code
 
 

@@ -54,10 +54,26 @@ def plain(*parts: RenderableType, width: int = PIPE_WIDTH) -> str:
     return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 
+_documents = 0
+
+
 def print_json(value: Any) -> None:
     """``value`` as JSON: a pydantic model, or what json can write."""
+    global _documents
+    _documents += 1
     data = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
     print(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def has_printed_json() -> bool:
+    """Whether this command's JSON document is out; a reader can parse one only."""
+    return _documents > 0
+
+
+def begin() -> None:
+    """A command begins: nothing has been printed."""
+    global _documents
+    _documents = 0
 
 
 def print_error(message: str, fix: str = "") -> None:
