@@ -14,7 +14,7 @@ from plugins.routing.tests.rig import Heard, MockReplica, answer_ok, play, post,
 from optistack_routing.fleet.health import Probes
 from optistack_routing.fleet.roster import Health
 from optistack_routing.fleet.scrape import read_utilisation
-from optistack_routing.proxy.upstream import UNUSED_S, Pools
+from optistack_routing.proxy.pool import UNUSED_S, Pools
 from optistack_routing.router.config import Config
 from optistack_routing.workers import crew as crews
 from optistack_routing.workers.wire import Wire

@@ -372,3 +372,22 @@ def test_a_dead_replica_is_forgotten_and_comes_back_as_a_new_one() -> None:
             r.assert_quiet()
 
     play(scenario())
+
+
+def test_what_went_wrong_is_told_as_what_it_was_where_nobody_else_takes_the_request() -> None:
+    async def scenario(outcome: str, status: int, *scripts, **options) -> None:
+        lines: list[dict] = []
+        async with rig(*scripts, **options) as r:
+            r.recorder.written = lines.append
+            asked = asyncio.ensure_future(r.ask())
+            await r.until(asked.done)
+            assert asked.result()[0] == status
+            assert r.recorder.outcomes == {outcome: 1}
+            assert [(line["outcome"], line["status"]) for line in lines] == [(outcome, status)]
+            assert lines[0]["faults"] == [{"replica": r.replicas[0].url, "outcome": outcome}]
+            r.assert_quiet()
+
+    play(scenario("timed_out", 504, hang, first_byte_s=0.05))
+    play(scenario("timed_out", 504, hang, first_byte_s=0.05, retries=0))
+    play(scenario("broken", 502, reset))
+    play(scenario("broken", 502, reset, retries=0))

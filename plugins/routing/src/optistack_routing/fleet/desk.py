@@ -15,7 +15,7 @@ from optistack_routing.policy.ledger import Lease, Ledger
 
 
 class Outcome(StrEnum):
-    """How a try ended."""
+    """How a try ended, and a request with its last one."""
 
     SERVED = "served"
     ERROR = "error"  # answered to its end, with a status from 400 to 499
@@ -25,6 +25,7 @@ class Outcome(StrEnum):
     BROKEN = "broken"  # the connection was lost, or what came was no HTTP
     TIMED_OUT = "timed_out"
     TURNED_AWAY = "turned_away"  # answered with a status that is tried elsewhere
+    UNPLACED = "unplaced"  # there was no try: no replica accepted requests
 
 
 FAULTS = frozenset((Outcome.UNREACHABLE, Outcome.BROKEN, Outcome.TIMED_OUT, Outcome.TURNED_AWAY, Outcome.FAILED))

@@ -3,42 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass
 from enum import Enum
 from time import monotonic
 from typing import cast
 
-from optistack_routing.http.chunked import Chunked
+from optistack_routing.http.answer import answer_head, error_body
+from optistack_routing.http.body import Body
 from optistack_routing.http.head import Refused, RequestHead, read_request
 from optistack_routing.http.writing import Writer
 
 AHEAD_BYTES = 65536
 """How much of the next requests is read while one is being answered; more waits in the socket."""
 
-MOST_PIECES = 256
-"""Pieces of a body that are kept apart; smaller ones are joined, since each costs more than its bytes."""
-
 LINGER_S = 2.0
 LINGER_BYTES = 64 * 1024 * 1024
-
-REASONS = {
-    200: b"OK",
-    400: b"Bad Request",
-    401: b"Unauthorized",
-    404: b"Not Found",
-    405: b"Method Not Allowed",
-    408: b"Request Timeout",
-    409: b"Conflict",
-    413: b"Content Too Large",
-    417: b"Expectation Failed",
-    431: b"Request Header Fields Too Large",
-    501: b"Not Implemented",
-    502: b"Bad Gateway",
-    503: b"Service Unavailable",
-    504: b"Gateway Timeout",
-    505: b"HTTP Version Not Supported",
-}
 
 
 @dataclass(frozen=True)
@@ -78,10 +57,7 @@ class ServerConnection(asyncio.Protocol):
         self.draining = False
         self._buffer = b""
         self._head: RequestHead | None = None
-        self._body: list[bytes] = []
-        self._body_bytes = 0
-        self._joined = 0  # pieces of the body at its beginning that are joined already
-        self._chunked: Chunked | None = None
+        self._body: Body | None = None  # of a request that is coming in
         self._reading = True
         self._lingered_bytes = 0
         self._unsent_bytes = 0
@@ -133,7 +109,7 @@ class ServerConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         was, self.phase = self.phase, Phase.CLOSED
         self._buffer = b""
-        self._body = []
+        self._body = None
         if was is Phase.BUSY:
             self.gone()
 
@@ -160,8 +136,8 @@ class ServerConnection(asyncio.Protocol):
     # Reading.
 
     def _read(self, data: bytes) -> None:
-        if self.phase is Phase.BODY:
-            self._read_body(data)
+        if self._body is not None:
+            self._read_body(self._body, data)
             return
         if self.phase is Phase.IDLE:
             if data[:2] == b"\r\n":  # some clients send one after a body (RFC 9112, section 2.2)
@@ -180,55 +156,29 @@ class ServerConnection(asyncio.Protocol):
             return
         head = self._head = read_request(data[: end + 4])
         self.admitted(head)
-        if head.length is not None and head.length > self.limits.body_bytes:
-            raise Refused(413, f"The body is larger than {self.limits.body_bytes} bytes.")
-        self._body = []
-        self._body_bytes = 0
-        self._joined = 0
-        self._chunked = Chunked() if head.length is None else None
+        body = Body(head.length, self.limits.body_bytes)
         rest = data[end + 4 :]
         if head.length == 0:
-            self._whole(rest)
+            self._whole(body, rest)
             return
+        self._body = body
         self.phase = Phase.BODY
         self.deadline_s = monotonic() + self.limits.body_s
         if rest:
-            self._read_body(rest)
+            self._read_body(body, rest)
         elif head.minor == 1 and b"expect" in head.by_name:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _read_body(self, data: bytes) -> None:
-        head = cast(RequestHead, self._head)
-        if len(self._body) - self._joined > MOST_PIECES:
-            self._body[self._joined :] = [b"".join(self._body[self._joined :])]
-            self._joined += 1
-        if self._chunked is not None:
-            before = len(self._body)
-            used = self._chunked.feed(data, self._body)
-            self._body_bytes += sum(map(len, self._body[before:]))
-            if self._body_bytes > self.limits.body_bytes:
-                raise Refused(413, f"The body is larger than {self.limits.body_bytes} bytes.")
-            if self._chunked.done:
-                self._whole(data[used:])
-            return
-        missing = cast(int, head.length) - self._body_bytes
-        if len(data) < missing:
-            self._body.append(data)
-            self._body_bytes += len(data)
-        elif len(data) == missing:
-            self._body.append(data)
-            self._body_bytes += missing
-            self._whole(b"")
-        else:
-            self._body.append(data[:missing])
-            self._body_bytes += missing
-            self._whole(data[missing:])
+    def _read_body(self, body: Body, data: bytes) -> None:
+        rest = body.feed(data)
+        if rest is not None:
+            self._body = None
+            self._whole(body, rest)
 
-    def _whole(self, ahead: bytes) -> None:
+    def _whole(self, body: Body, ahead: bytes) -> None:
         self._buffer = ahead
         self.phase = Phase.BUSY
-        body, self._body = self._body, []
-        self.handle(cast(RequestHead, self._head), body, self._body_bytes)
+        self.handle(cast(RequestHead, self._head), body.pieces, body.size_bytes)
 
     # Answering.
 
@@ -272,21 +222,14 @@ class ServerConnection(asyncio.Protocol):
         """Answer by ourselves. ``extra`` is whole header lines."""
         head = self._head
         close = close or self.draining or head is None or not head.keep_alive
-        lines = b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n" % (
-            status,
-            REASONS.get(status, b"Unknown"),
-            kind,
-            len(body),
-            b"Connection: close\r\n" if close else b"",
-            extra,
-        )
+        lines = answer_head(status, kind, len(body), close=close, extra=extra)
         self.transport.write(lines if head is not None and head.method == b"HEAD" else lines + body)
         if not close:
             self.answered(True)
             return
         # Closing with unread bytes resets the connection, and the client would lose the answer.
         self.phase = Phase.LINGERING
-        self._body = []
+        self._body = None
         self._buffer = b""
         self.deadline_s = monotonic() + LINGER_S
         if self.transport.can_write_eof():
@@ -301,8 +244,3 @@ class ServerConnection(asyncio.Protocol):
         """Answer with an error in the form that OpenAI's clients read."""
         self.refused(status)
         self.respond(status, error_body(status, reason), close=close, extra=extra)
-
-
-def error_body(status: int, reason: str) -> bytes:
-    kind = "invalid_request_error" if status < 500 else "router_error"
-    return json.dumps({"error": {"message": reason, "type": kind, "code": status}}).encode()

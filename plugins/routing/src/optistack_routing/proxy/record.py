@@ -42,7 +42,6 @@ class Record:
         "choice",
         "faults",
         "method",
-        "over",
         "request",
         "started_s",
         "status",
@@ -51,11 +50,11 @@ class Record:
         "ttft_s",
     )
 
-    def __init__(self, head: RequestHead | None = None, request: Request | None = None, bytes_in: int = 0) -> None:
+    def __init__(self, head: RequestHead, request: Request, bytes_in: int) -> None:
         self.started_s = monotonic()
-        self.method = head.method if head else b""
-        self.target = head.target if head else b""
-        self.request = request or Request()
+        self.method = head.method
+        self.target = head.target
+        self.request = request
         self.bytes_in = bytes_in
         self.bytes_out = 0
         self.status = 0
@@ -63,7 +62,6 @@ class Record:
         self.choice: Choice | None = None
         self.faults: list[tuple[str, Outcome]] = []
         self.ttft_s: float | None = None
-        self.over = head is None
 
 
 @dataclass
@@ -107,16 +105,12 @@ class Recorder:
         record.ttft_s = now_s - record.started_s
         self.ttft.observe(record.ttft_s)
 
-    def end(self, record: Record, outcome: Outcome | None, usage: Usage | None) -> None:
-        """``outcome`` is None when no replica could be found. A second call does nothing."""
-        if record.over:
-            return
-        record.over = True
+    def end(self, record: Record, outcome: Outcome, usage: Usage | None) -> None:
         self.in_flight -= 1
         took_s = monotonic() - record.started_s
         self.durations.observe(took_s)
         self.answers[record.status] += 1
-        self.outcomes[outcome or "unplaced"] += 1
+        self.outcomes[outcome] += 1
         sums = self.sums
         sums["bytes_in"] += record.bytes_in
         sums["bytes_out"] += record.bytes_out
@@ -131,14 +125,14 @@ class Recorder:
             self.written(_line(record, outcome, usage, took_s))
 
 
-def _line(record: Record, outcome: Outcome | None, usage: Usage | None, took_s: float) -> dict[str, Any]:
+def _line(record: Record, outcome: Outcome, usage: Usage | None, took_s: float) -> dict[str, Any]:
     choice = record.choice
     line: dict[str, Any] = {
         "time": round(time(), 3),
         "method": record.method.decode(),
         "path": record.target.split(b"?", 1)[0].decode("latin-1"),
         "status": record.status,
-        "outcome": outcome or "unplaced",
+        "outcome": outcome,
         "session": record.request.session,
         "replica": choice.replica if choice else None,
         "reason": choice.reason if choice else None,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from optistack_routing.fleet.desk import Desk
 from optistack_routing.http.server import Limits
+from optistack_routing.proxy.pool import Pools
 from optistack_routing.proxy.record import Recorder
 from optistack_routing.proxy.session import Reader
-from optistack_routing.proxy.upstream import Pools
 
 if TYPE_CHECKING:
     from optistack_routing.kv_index.overlap import Overlap

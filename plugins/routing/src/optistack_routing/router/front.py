@@ -13,10 +13,10 @@ from optistack.errors import InputError
 from optistack_routing.fleet.desk import Desk
 from optistack_routing.http.server import Limits
 from optistack_routing.proxy.front import Front
+from optistack_routing.proxy.pool import Pools
 from optistack_routing.proxy.record import Recorder
 from optistack_routing.proxy.session import Reader
 from optistack_routing.proxy.settings import Settings
-from optistack_routing.proxy.upstream import Pools
 from optistack_routing.router.accesslog import AccessLog
 from optistack_routing.router.config import KEY_VARIABLE, UPSTREAM_KEY_VARIABLE, Config, read_keys
 from optistack_routing.router.listen import client_tls, server_tls
