@@ -35,7 +35,8 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Position:
-    """One token as a prefill sees it. ``top`` has token ids and log probabilities, the likeliest first."""
+    """One token as a prefill sees it. ``top`` has token ids and log probabilities, the likeliest first; the order of
+    equal ones does not depend on ``token``."""
 
     token: int
     logprob: float
@@ -95,7 +96,10 @@ class Scorer:
         for token, entry in zip(output, entries, strict=False):
             scores = {int(key): float(value["logprob"]) for key, value in (entry or {}).items()}
             if token in scores:
-                ranked = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0] != token))
+                # Equal ones, which are frequent in BF16, stay in the engine's order. To put the emitted token first
+                # would say of each sample that it is likelier than it is.
+                ranks = {int(key): value.get("rank") or 0 for key, value in entry.items()}
+                ranked = sorted(scores.items(), key=lambda pair: (-pair[1], ranks[pair[0]], pair[0]))
                 found.append(Position(token, scores[token], tuple(ranked[:top])))
         return found
 
@@ -137,8 +141,15 @@ class Scorer:
 
 
 def as_scored(positions: Sequence[Position], sequence: int) -> list[ScoredToken]:
-    """For :func:`optistack_conformance.margin.judge`."""
+    """For :func:`optistack_conformance.margin.judge`. A token that is as likely as the likeliest is the best."""
     return [
-        ScoredToken(sequence, number, one.token, one.logprob, one.top[0][0], max(one.top[0][1], one.logprob))
+        ScoredToken(
+            sequence,
+            number,
+            one.token,
+            one.logprob,
+            one.token if one.logprob >= one.top[0][1] else one.top[0][0],
+            max(one.top[0][1], one.logprob),
+        )
         for number, one in enumerate(positions)
     ]
