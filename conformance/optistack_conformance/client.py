@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from optistack.errors import CheckFailedError, InputError
 from optistack.verify.endpoint import Endpoint
+from optistack_conformance.answers import generation, read_from
 
 if TYPE_CHECKING:
     import httpx
@@ -81,7 +82,8 @@ class Client(Endpoint):
 
     @cached_property
     def _served(self) -> str:
-        return super().model()
+        with read_from(self.url):
+            return super().model()
 
     def model(self) -> str:
         return self._served
@@ -91,24 +93,11 @@ class Client(Endpoint):
         return self.request("POST", path, json={"model": self.model(), **fields})
 
     def ask(self, path: str, **fields: Any) -> dict[str, Any]:
-        """The JSON body of a request that must be answered. Raises CheckFailedError when it is not, with the reason.
+        """The answer to a completion or a chat that must be answered.
 
-        Raises InputError when what answers is no JSON: then it is another kind of server.
+        Raises CheckFailedError with the reason when it is not, or has no choices.
         """
-        response = self.post(path, **fields)
-        if response.status_code != 200:
-            raise CheckFailedError(f"{path} answered {response.status_code}: {response.text[:300]}")
-        try:
-            body = response.json()
-        except ValueError as error:
-            kind = response.headers.get("content-type", "no content type")
-            raise InputError(
-                f"{self.url}{path} answered no JSON, but {kind}: {response.text[:80]!r}.",
-                fix="Give the URL of a server that answers like OpenAI's, streaming only when asked to.",
-            ) from error
-        if not isinstance(body, dict):
-            raise CheckFailedError(f"{path} answered something else than a JSON object.")
-        return body
+        return generation(self.post(path, **fields))
 
     @contextmanager
     def open_stream(self, path: str, **fields: Any) -> Iterator[Iterator[str]]:
@@ -120,7 +109,7 @@ class Client(Endpoint):
             with self._client.stream("POST", path, json=body) as response:
                 if response.status_code != 200:
                     response.read()
-                    raise CheckFailedError(f"{path} answered {response.status_code}: {response.text[:300]}")
+                    raise CheckFailedError(f"{self.url}{path} answered {response.status_code}: {response.text[:300]}")
                 yield (line[5:].strip() for line in response.iter_lines() if line.startswith("data:"))
         except httpx.TransportError as error:
             raise InputError(f"The stream from {self.url}{path} broke: {error}.") from error
@@ -133,12 +122,18 @@ class Client(Endpoint):
                 if line == DONE:
                     result.done = True
                     break
-                try:
-                    event = json.loads(line)
-                except ValueError as error:
-                    raise CheckFailedError(f"A streamed event is no JSON: {line[:200]!r}") from error
-                result.events.append(event)
+                result.events.append(self._event(line, path))
         return result
+
+    def _event(self, line: str, path: str) -> dict[str, Any]:
+        try:
+            event = json.loads(line)
+        except ValueError as error:
+            raise CheckFailedError(f"{self.url}{path} streamed an event that is no JSON: {line[:200]!r}.") from error
+        choices = (event.get("choices") or []) if isinstance(event, dict) else None
+        if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+            raise CheckFailedError(f"{self.url}{path} streamed an event that is none of the API's: {line[:200]!r}.")
+        return dict(event)
 
     def parallel(self, work: Callable[[T], R], items: Sequence[T], concurrency: int) -> list[R]:
         """``work`` done for each item, ``concurrency`` at a time; results in the order of ``items``."""

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from optistack_conformance.answers import read_from
+
 if TYPE_CHECKING:
     from optistack.verify.endpoint import Endpoint
     from optistack.verify.metrics import Metrics
@@ -38,7 +40,13 @@ class EngineInfo:
 
 
 def read_engine(endpoint: Endpoint) -> EngineInfo:
-    """Ask the server. Raises InputError when nobody answers and CheckFailedError when it serves no model."""
+    """Ask the server. Raises InputError when nobody answers and CheckFailedError when it serves no model, or says so
+    in another way than the API's."""
+    with read_from(endpoint.url):
+        return _read_engine(endpoint)
+
+
+def _read_engine(endpoint: Endpoint) -> EngineInfo:
     models = (endpoint.get_json("/v1/models") or {}).get("data") or [{}]
     length = models[0].get("max_model_len")
     metrics = endpoint.metrics()

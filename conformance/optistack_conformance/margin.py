@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from optistack.errors import CheckFailedError
+from optistack_conformance.answers import generation, read_from, sglang_answer
 
 if TYPE_CHECKING:
     from optistack.verify.endpoint import Endpoint
@@ -130,11 +131,8 @@ def generate(endpoint: Endpoint, prompt: str, *, max_tokens: int = 32) -> Genera
 
     Raises CheckFailedError when the engine answers with an error, NotScoredError when without token ids.
     """
-    return (
-        _sglang_generate(endpoint, prompt, max_tokens)
-        if _is_sglang(endpoint)
-        else _vllm_generate(endpoint, prompt, max_tokens)
-    )
+    with read_from(endpoint.url):
+        return (_sglang_generate if _is_sglang(endpoint) else _vllm_generate)(endpoint, prompt, max_tokens)
 
 
 def score(endpoint: Endpoint, generation: Generation, *, sequence: int = 0) -> tuple[ScoredToken, ...]:
@@ -147,7 +145,8 @@ def score(endpoint: Endpoint, generation: Generation, *, sequence: int = 0) -> t
         return ()
     if not generation.prompt_ids:
         raise NotScoredError(f"{endpoint.url} gives no log probabilities of a prompt, so its answers cannot be scored.")
-    pairs = (_sglang_score if _is_sglang(endpoint) else _vllm_score)(endpoint, generation)
+    with read_from(endpoint.url):
+        pairs = (_sglang_score if _is_sglang(endpoint) else _vllm_score)(endpoint, generation)
     return tuple(
         ScoredToken(sequence, position, emitted, emitted_logprob, best, best_logprob)
         for position, (emitted, (emitted_logprob, best, best_logprob)) in enumerate(
@@ -176,17 +175,22 @@ def _is_sglang(endpoint: Endpoint) -> bool:
 
 
 def _vllm_generate(endpoint: Endpoint, prompt: str, max_tokens: int) -> Generation:
-    raw = endpoint.complete(prompt, max_tokens=max_tokens, return_token_ids=True).raw
+    raw = _vllm_complete(endpoint, prompt, max_tokens=max_tokens, return_token_ids=True)
     choice = raw["choices"][0]
     if not choice.get("prompt_token_ids") or choice.get("token_ids") is None:
         raise NotScoredError(f"{endpoint.url} returns no token ids, so its text cannot be scored.")
     return Generation(tuple(choice["prompt_token_ids"]), tuple(choice["token_ids"]), raw)
 
 
+def _vllm_complete(endpoint: Endpoint, prompt: str | list[int], **fields: Any) -> dict[str, Any]:
+    body = {"model": endpoint.model(), "prompt": prompt, "temperature": 0.0, **fields}
+    return generation(endpoint.request("POST", "/v1/completions", json=body))
+
+
 def _vllm_score(endpoint: Endpoint, generation: Generation) -> list[Scored]:
     ids = [*generation.prompt_ids, *generation.output_ids]
     # Asking for prompt logprobs makes vLLM compute the whole prompt anew instead of reading cached blocks.
-    raw = endpoint.complete(ids, max_tokens=1, prompt_logprobs=1).raw
+    raw = _vllm_complete(endpoint, ids, max_tokens=1, prompt_logprobs=1)
     entries = (raw["choices"][0].get("prompt_logprobs") or [])[len(generation.prompt_ids) :]
     scored: list[Scored] = []
     for token, entry in zip(generation.output_ids, entries, strict=False):
@@ -237,13 +241,7 @@ def _sglang_score(endpoint: Endpoint, generation: Generation) -> list[Scored]:
 
 def _sglang_post(endpoint: Endpoint, *, max_new_tokens: int, **fields: Any) -> dict[str, Any]:
     body = {"sampling_params": {"temperature": 0.0, "max_new_tokens": max_new_tokens}, **fields}
-    response = endpoint.request("POST", "/generate", json=body)
-    if response.status_code != 200:
-        raise CheckFailedError(f"{endpoint.url} answered {response.status_code} to /generate: {response.text[:300]}")
-    answer = response.json()
-    if not isinstance(answer, dict) or "meta_info" not in answer:
-        raise CheckFailedError(f"{endpoint.url} answered /generate with something else than a generation.")
-    return answer
+    return sglang_answer(endpoint.request("POST", "/generate", json=body))
 
 
 def _all_of(scored: list[Scored], generation: Generation, endpoint: Endpoint) -> list[Scored]:

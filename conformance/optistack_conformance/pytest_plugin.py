@@ -6,9 +6,10 @@ nothing unless ``--endpoint`` is given.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ SELECTION: pytest.StashKey[Selection] = pytest.StashKey()
 RESULTS: pytest.StashKey[list[CaseResult]] = pytest.StashKey()
 FIGURES: pytest.StashKey[list[Figure]] = pytest.StashKey()
 SUMMARY: pytest.StashKey[str] = pytest.StashKey()
+UNASKED: pytest.StashKey[bool] = pytest.StashKey()
+"""Set where nobody asked yet whether the servers are there."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,7 +46,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     url = config.getoption("--endpoint")
     if url and SELECTION not in config.stash:
-        config.stash[SELECTION] = _selection(url, config)
+        with _usage():
+            config.stash[SELECTION] = _selection(url, config)
+            config.stash[UNASKED] = True
     config.stash.setdefault(RESULTS, [])
 
 
@@ -68,6 +73,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+    if config.stash.get(UNASKED, False) and len(left_out) < len(ours):
+        from optistack_conformance.runner import subjects
+
+        with _usage():
+            subjects(selection)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -79,6 +89,9 @@ def pytest_runtest_makereport(
         return report
     from optistack_conformance.outcomes import InconclusiveError
 
+    said = _sentence(item, call)
+    if said and report.outcome == "failed":
+        report.longrepr = said
     doubt = call.excinfo is not None and isinstance(call.excinfo.value, InconclusiveError)
     if doubt and call.excinfo is not None:
         report.outcome = "skipped"
@@ -103,19 +116,33 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def _selection(url: str, config: pytest.Config) -> Selection:
-    from pydantic import ValidationError
+    from optistack.errors import InputError
+    from optistack_conformance.runner import check_given, check_installed
+    from optistack_conformance.selection import read_selection
 
-    from optistack_conformance.selection import Selection
-
+    given: set[str] = set()
     values: dict[str, Any] = {"endpoint": url, "baseline": config.getoption("--baseline")}
     for word in config.getoption("--conformance"):
-        key, _, value = word.partition("=")
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise InputError(f"--conformance {word} is no KEY=VALUE.", fix="Like --conformance profile=full.")
+        given.add(key)
         values[key] = value.split(",") if key in ("tiers", "plugins", "cases") else value
+    check_installed()
+    selection = read_selection(values, option=lambda key: f"--conformance {key}" if key in given else f"--{key}")
+    check_given(selection)
+    return selection
+
+
+@contextlib.contextmanager
+def _usage() -> Iterator[None]:
+    """What is wrong with the options ends pytest with a sentence, not with a traceback for each case."""
+    from optistack.errors import OptistackError
+
     try:
-        return Selection.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise pytest.UsageError(f"--conformance {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        yield
+    except OptistackError as error:
+        raise pytest.UsageError(f"conformance: {error}") from error
 
 
 def _result(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport, doubt: bool) -> CaseResult:
@@ -131,7 +158,7 @@ def _result(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestR
         tier=tier,
         summary=" ".join(summary.split()),
         outcome=Outcome.INCONCLUSIVE if doubt else outcome,
-        why=_why(call) or item.stash.get(SUMMARY, ""),
+        why=_why(item, call) or item.stash.get(SUMMARY, ""),
         known=known_rule(name, engine) if report.outcome == "failed" and engine is not None else "",
         figures=tuple(figures),
         duration_s=call.duration,
@@ -158,12 +185,27 @@ def _names(item: pytest.Item) -> tuple[str, str]:
     return name, name.removeprefix("plugins/")
 
 
-def _why(call: pytest.CallInfo[None]) -> str:
+def _why(item: pytest.Item, call: pytest.CallInfo[None]) -> str:
     if call.excinfo is None:
         return ""
     error = call.excinfo.value
-    text = getattr(error, "msg", None) or str(error) or type(error).__name__
+    text = _sentence(item, call) or getattr(error, "msg", None) or str(error) or type(error).__name__
     return str(text).removeprefix("AssertionError: ").split("\nassert ")[0].strip()[:600]
+
+
+def _sentence(item: pytest.Item, call: pytest.CallInfo[None]) -> str:
+    """For an error that says by itself what is wrong, and for an answer that could not be read; else empty."""
+    from optistack.errors import OptistackError
+    from optistack_conformance.answers import MISSHAPEN, misshapen
+
+    error = call.excinfo.value if call.excinfo is not None else None
+    if isinstance(error, OptistackError):
+        return str(error)
+    if call.excinfo is not None and isinstance(error, MISSHAPEN):
+        place = call.excinfo.traceback[-1]
+        where = item.config.stash[SELECTION].endpoint
+        return f"{misshapen(error, where)} (read in {Path(str(place.path)).name}:{place.lineno + 1})"
+    return ""
 
 
 def _property(figure: Figure) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from optistack.errors import InputError
+from optistack_conformance.answers import prompt_tokens
 from optistack_conformance.client import CHAT, Client
 from optistack_conformance.engine import EngineInfo, read_engine
 from optistack_conformance.evals.items import digest, load_items
@@ -110,7 +111,7 @@ def measure_reference(client: Client, selection: Selection) -> Reference:
 
     engine = read_engine(client)
     counts = {
-        name: int(client.ask(CHAT, messages=messages, max_tokens=1, temperature=0.0)["usage"]["prompt_tokens"])
+        name: prompt_tokens(client.ask(CHAT, messages=messages, max_tokens=1, temperature=0.0), client.url)
         for name, messages in MESSAGES.items()
     }
     sequences, worst = _sequences(client, engine, selection)

@@ -32,8 +32,8 @@ def run_suite(
     """
     check_installed()
     started = time.monotonic()
-    _check_plugins(selection)
-    candidate, baseline = _subjects(selection)
+    check_given(selection)
+    candidate, baseline = subjects(selection)
     results = _run_pytest(selection, junit, progress)
     from optistack_conformance.reference import fingerprint
     from optistack_conformance.template import ChatTemplate
@@ -65,18 +65,27 @@ def check_installed() -> None:
         )
 
 
-def _check_plugins(selection: Selection) -> None:
-    """Raise InputError for a plugin that is not installed, before anything runs."""
+def check_given(selection: Selection) -> None:
+    """Raise InputError for a plugin that is not installed or a checkpoint that cannot be read."""
     if selection.plugins:
         from optistack.host import Host
 
         host = Host.from_environment()
         for name in selection.plugins:
             host.get(name)
+    if selection.checkpoint is not None:
+        from optistack_conformance.reference import fingerprint
+        from optistack_conformance.template import ChatTemplate
+
+        ChatTemplate(Path(selection.checkpoint))
+        fingerprint(selection)
 
 
-def _subjects(selection: Selection) -> tuple[Subject, Subject | None]:
-    """Who is compared with whom; asking now tells a wrong URL before anything runs."""
+def subjects(selection: Selection) -> tuple[Subject, Subject | None]:
+    """Who is compared with whom; asking now tells a wrong URL before anything runs.
+
+    Raises InputError when a server does not answer, or a recorded baseline or the checkpoint does not fit.
+    """
     from optistack_conformance.client import Client
     from optistack_conformance.engine import read_engine
     from optistack_conformance.reference import key_of, load_reference, subject

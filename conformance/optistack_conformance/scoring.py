@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optistack.errors import CheckFailedError
 from optistack_conformance import margin
+from optistack_conformance.answers import read_from, sglang_answer
 from optistack_conformance.client import COMPLETIONS, Client
 from optistack_conformance.margin import NotScoredError, ScoredToken
 from optistack_conformance.statistics.acceptance import Drafts
@@ -35,7 +35,8 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Position:
-    """One token as a prefill sees it. ``top`` has token ids and log probabilities, the likeliest first."""
+    """One token as a prefill sees it. ``top`` has token ids and log probabilities, the likeliest first; the order of
+    equal ones does not depend on ``token``."""
 
     token: int
     logprob: float
@@ -60,13 +61,15 @@ class Scorer:
     ) -> Decoded:
         """``max_tokens`` tokens after ``prompt``, running on over an end-of-text token."""
         sampling = {**NEUTRAL, "temperature": temperature, "ignore_eos": True}
-        if self.engine == "vllm":
-            return self._vllm_decode(prompt, max_tokens, {**sampling, "top_k": 0, "seed": seed})
-        return self._sglang_decode(prompt, max_tokens, {**sampling, "top_k": -1, "sampling_seed": seed})
+        with read_from(self.client.url):
+            if self.engine == "vllm":
+                return self._vllm_decode(prompt, max_tokens, {**sampling, "top_k": 0, "seed": seed})
+            return self._sglang_decode(prompt, max_tokens, {**sampling, "top_k": -1, "sampling_seed": seed})
 
     def prefill(self, prompt: Sequence[int], output: Sequence[int], *, top: int = 1) -> tuple[Position, ...]:
         """Each token of ``output``, scored as part of one prefill of ``prompt`` and ``output``."""
-        found = (self._vllm_prefill if self.engine == "vllm" else self._sglang_prefill)(prompt, output, top)
+        with read_from(self.client.url):
+            found = (self._vllm_prefill if self.engine == "vllm" else self._sglang_prefill)(prompt, output, top)
         if len(found) != len(output):
             raise NotScoredError(f"{self.client.url} scored {len(found)} of {len(output)} tokens.")
         return tuple(found)
@@ -93,7 +96,10 @@ class Scorer:
         for token, entry in zip(output, entries, strict=False):
             scores = {int(key): float(value["logprob"]) for key, value in (entry or {}).items()}
             if token in scores:
-                ranked = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0] != token))
+                # Equal ones, which are frequent in BF16, stay in the engine's order. To put the emitted token first
+                # would say of each sample that it is likelier than it is.
+                ranks = {int(key): value.get("rank") or 0 for key, value in entry.items()}
+                ranked = sorted(scores.items(), key=lambda pair: (-pair[1], ranks[pair[0]], pair[0]))
                 found.append(Position(token, scores[token], tuple(ranked[:top])))
         return found
 
@@ -130,17 +136,20 @@ class Scorer:
 
     def _generate(self, ids: Sequence[int], sampling_params: dict[str, Any], **fields: Any) -> dict[str, Any]:
         body = {"input_ids": list(ids), "sampling_params": sampling_params, **fields}
-        response = self.client.request("POST", "/generate", json=body)
-        answer = response.json() if response.status_code == 200 else None
-        if not isinstance(answer, dict) or "meta_info" not in answer:
-            raise CheckFailedError(f"/generate answered {response.status_code}: {response.text[:300]}")
-        meta: dict[str, Any] = answer["meta_info"]
+        meta: dict[str, Any] = sglang_answer(self.client.request("POST", "/generate", json=body))["meta_info"]
         return meta
 
 
 def as_scored(positions: Sequence[Position], sequence: int) -> list[ScoredToken]:
-    """For :func:`optistack_conformance.margin.judge`."""
+    """For :func:`optistack_conformance.margin.judge`. A token that is as likely as the likeliest is the best."""
     return [
-        ScoredToken(sequence, number, one.token, one.logprob, one.top[0][0], max(one.top[0][1], one.logprob))
+        ScoredToken(
+            sequence,
+            number,
+            one.token,
+            one.logprob,
+            one.token if one.logprob >= one.top[0][1] else one.top[0][0],
+            max(one.top[0][1], one.logprob),
+        )
         for number, one in enumerate(positions)
     ]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from optistack.errors import InputError, nearest
 
 TIERS = {0: "contract", 1: "lossless", 2: "lossy"}
 """Tier numbers and their names; a plugin's own cases say which one they belong to."""
@@ -105,6 +109,23 @@ class Selection(BaseModel):
     timeout_s: float = Field(default=300.0, gt=0)
     api_key_variable: str = "OPTISTACK_API_KEY"
 
+    @field_validator("tiers")
+    @classmethod
+    def _known(cls, tiers: tuple[int, ...]) -> tuple[int, ...]:
+        for tier in tiers:
+            if tier not in TIERS:
+                raise ValueError(f"there is no tier {tier}, but {_listed(TIERS)}")
+        return tiers
+
+    @field_validator("endpoint", "baseline")
+    @classmethod
+    def _is_url(cls, url: str | None) -> str | None:
+        if url is not None:
+            parts = urlsplit(url)  # a ValueError of its own where brackets do not match
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError("a URL is like http://127.0.0.1:8000")
+        return url
+
     @property
     def sizes(self) -> Profile:
         return PROFILES[self.profile]
@@ -112,3 +133,30 @@ class Selection(BaseModel):
     @property
     def chosen_tiers(self) -> tuple[int, ...]:
         return self.tiers or ((0, 1, 2) if self.lossy else (0, 1))
+
+
+def read_selection(settings: Mapping[str, Any], *, option: Callable[[str], str] = str) -> Selection:
+    """``settings`` as a ``Selection``. ``option`` tells how the user writes a setting of that name.
+
+    Raises InputError, one sentence that names the setting and what it takes.
+    """
+    try:
+        selection = Selection.model_validate(dict(settings))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        if first["type"] == "extra_forbidden":
+            raise InputError(f"The suite has no setting {key!r}.", fix=nearest(key, Selection.model_fields)) from error
+        message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        raise InputError(f"{option(key)} {_text(settings[key])}: {message}.") from error
+    if selection.baseline is not None and selection.baseline_file is not None:
+        raise InputError("There are two baselines.", fix="Give a URL or a recorded file, not both.")
+    return selection
+
+
+def _listed(words: Mapping[int, str]) -> str:
+    return ", ".join(f"{number} ({name})" for number, name in words.items())
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -59,7 +59,9 @@ def test_a_pattern_that_matches_nothing_is_said(capsys: pytest.CaptureFixture[st
         ([], "What is to be checked?"),
         (["--endpoint", "http://127.0.0.1:1"], "No engine answers"),
         (["--endpoint", "http://127.0.0.1:1", "--profile", "slow"], "--profile slow"),
-        (["--endpoint", "u", "--baseline", "v", "--baseline-file", "w"], "There are two baselines"),
+        (["--endpoint", "http://u", "--baseline", "http://v", "--baseline-file", "w"], "There are two baselines"),
+        (["--endpoint", "127.0.0.1:8000"], "--endpoint 127.0.0.1:8000: a URL is like http://127.0.0.1:8000"),
+        (["--endpoint", "http://[::1"], "--endpoint http://[::1: "),
         (["--stack", "x.yaml", "--record", "b.json"], "Only a server can be recorded"),
     ],
 )
@@ -71,7 +73,7 @@ def test_wrong_input_is_2_and_one_sentence(words: list[str], sentence: str, caps
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--tier", "9"], "There is no tier 9."),
+        (["--tier", "9"], "--tier 9: there is no tier 9, but 0 (contract), 1 (lossless), 2 (lossy)."),
         (["--html", "/nope/x.html"], "--html /nope/x.html: there is no folder /nope."),
         (["--junit", "/nope/x.xml"], "--junit /nope/x.xml: there is no folder /nope."),
         (["--record", "/nope/x.json"], "--record /nope/x.json: there is no folder /nope."),
@@ -145,3 +147,48 @@ def test_the_plugin_asks_for_an_endpoint_and_leaves_other_tests_alone(tmp_path: 
     assert "needs --endpoint" in _pytest("--pyargs", "optistack_conformance", folder=tmp_path).stderr
     (tmp_path / "test_mine.py").write_text("def test_mine():\n    pass\n")
     assert _pytest(folder=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--endpoint", "127.0.0.1:8000"], "--endpoint 127.0.0.1:8000: a URL is like http://127.0.0.1:8000."),
+        (["--endpoint", "http://127.0.0.1:1"], "No engine answers at http://127.0.0.1:1/v1/models"),
+        (["--conformance", "tiers=9"], "--conformance tiers 9: there is no tier 9, but 0 (contract)"),
+        (["--conformance", "tirs=0"], "The suite has no setting 'tirs'. Did you mean 'tiers'?"),
+        (["--conformance", "profile=slow"], "--conformance profile slow: should be 'quick' or 'full'."),
+        (["--conformance", "profile"], "--conformance profile is no KEY=VALUE."),
+        (["--conformance", "plugins=nope"], "No plugin is called 'nope'."),
+        (["--conformance", "checkpoint=/nope"], "/nope has no tokenizer.json."),
+        (["--baseline", "http://127.0.0.1:1", "--conformance", "baseline_file=x"], "There are two baselines."),
+    ],
+)
+def test_a_wrong_option_of_the_plugin_is_one_sentence(words: list[str], sentence: str, tmp_path: Path) -> None:
+    endpoint = [] if "--endpoint" in words else ["--endpoint", "http://127.0.0.1:1"]
+    done = _pytest("--pyargs", "optistack_conformance", *endpoint, *words, folder=tmp_path)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"ERROR: conformance: {sentence}" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_baseline_that_is_not_there_is_said_once_and_not_for_each_case(tmp_path: Path) -> None:
+    with FaultyServer() as server:
+        words = ("--pyargs", "optistack_conformance", "--endpoint", server.url, "--baseline", "http://127.0.0.1:1")
+        done = _pytest(*words, folder=tmp_path)
+    assert done.stderr.count("No engine answers at http://127.0.0.1:1") == 1
+
+
+def test_a_server_that_answers_no_json_fails_the_pytest_plugin_without_a_traceback(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _OnlyStreams) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        words = ("--pyargs", "optistack_conformance", "--endpoint", url, "--conformance", "cases=contract/usage-*")
+        try:
+            done = _pytest(*words, folder=tmp_path)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert done.returncode == 1
+    assert f"{url}/v1/completions answered no JSON, but text/event-stream" in done.stdout
+    assert "Error" not in done.stdout

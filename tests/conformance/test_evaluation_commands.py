@@ -59,7 +59,9 @@ def test_k2vv_needs_a_threshold_from_four_runs(
 ) -> None:
     assert run(["conformance", "k2vv", "--out", "x", "--samples", str(samples)]) == 2
     assert "Give both --endpoint and --samples" in capsys.readouterr().err
-    assert run(["conformance", "k2vv", "--out", "x", "--reference", str(samples)]) == 2
+    results = tmp_path / "results.jsonl"
+    results.write_text('{"data_index": 1, "status": "success", "finish_reason": "stop"}\n')
+    assert run(["conformance", "k2vv", "--out", "x", "--reference", str(results)]) == 2
     assert "do not make a threshold" in capsys.readouterr().err
 
 

@@ -173,5 +173,5 @@ class TestSglang:
             score(Scripted(generate=[scores]).endpoint(), Generation((4, 5), (7, 8), {}))
 
     def test_an_error_of_the_engine_is_shown(self) -> None:
-        with pytest.raises(CheckFailedError, match=r"answered 400 to /generate"):
+        with pytest.raises(CheckFailedError, match=r"http://engine/generate answered 400: no"):
             generate(Scripted(generate=[httpx.Response(400, text="no")]).endpoint(), "a")

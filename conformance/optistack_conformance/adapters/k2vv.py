@@ -19,7 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from optistack.errors import InputError
+from optistack.errors import CheckFailedError, InputError
+from optistack_conformance.answers import generation, read_from
 from optistack_conformance.client import CHAT, Client
 from optistack_conformance.outcomes import Outcome
 from optistack_conformance.statistics.paired import FAIL_ALPHA
@@ -52,6 +53,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.", fix="Download the samples first.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is no text: {error}.", fix="Download the samples again.") from error
     found = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -61,6 +64,25 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         if not isinstance(value, dict):
             raise InputError(f"{path} line {number} is no object.")
         found.append(value)
+    return found
+
+
+def read_samples(path: Path) -> list[dict[str, Any]]:
+    """The samples, each a chat request. Raises InputError naming the line that is none."""
+    found = read_lines(path)
+    for number, sample in enumerate(found, start=1):
+        messages = sample.get("messages")
+        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+            raise InputError(f"{path} line {number} has no messages.", fix="Give the verifier's samples.jsonl.")
+    return found
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """Results as :func:`run_samples` makes them. Raises InputError naming the line that is none."""
+    found = read_lines(path)
+    for number, entry in enumerate(found, start=1):
+        if not isinstance(entry.get("data_index"), int) or not {"status", "finish_reason"} <= entry.keys():
+            raise InputError(f"{path} line {number} is no result of a sample.", fix="Make the file with --out.")
     return found
 
 
@@ -81,15 +103,19 @@ def run_samples(client: Client, samples: Sequence[Mapping[str, Any]], *, concurr
         request.pop("stream", None)
         started = time.monotonic()
         response = client.post(CHAT, **request)
-        body: dict[str, Any] = response.json() if response.status_code == 200 else {"error": response.text[:500]}
-        choice: dict[str, Any] = (body.get("choices") or [{}])[0]
-        finish = choice.get("finish_reason")
-        calls = (choice.get("message") or {}).get("tool_calls") or []
+        try:
+            body, status = generation(response), "success"
+        except CheckFailedError as error:
+            body, status = {"error": error.message}, "failed"
+        with read_from(client.url):
+            choice: dict[str, Any] = (body.get("choices") or [{}])[0]
+            finish = choice.get("finish_reason")
+            calls = (choice.get("message") or {}).get("tool_calls") or []
         return {
             "data_index": index,
             "request": request,
             "response": body,
-            "status": "success" if response.status_code == 200 else "failed",
+            "status": status,
             "finish_reason": finish,
             "tool_calls_valid": all_valid(calls, request.get("tools") or []) if finish == TOOL_CALLS else None,
             "last_run_at": datetime.now(UTC).isoformat(),
@@ -97,6 +123,13 @@ def run_samples(client: Client, samples: Sequence[Mapping[str, Any]], *, concurr
         }
 
     return client.parallel(ask, list(enumerate(samples, start=1)), concurrency)
+
+
+def check_answered(results: Sequence[Mapping[str, Any]]) -> None:
+    """Raise CheckFailedError, with what the server said of the first, when not one sample was answered."""
+    if results and not any(_answered(entry) for entry in results):
+        said = results[0]["response"]["error"]
+        raise CheckFailedError(f"None of the {len(results)} samples was answered; of the first: {said}")
 
 
 def all_valid(calls: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> bool:

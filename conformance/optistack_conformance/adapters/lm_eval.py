@@ -107,9 +107,12 @@ def run(
     if found.returncode:
         raise InputError(f"{python} has no lm_eval.", fix='Install it there: pip install "lm_eval[api]".')
     words = command(python, url, model, tasks, output, include=include, concurrency=concurrency)
-    done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s)
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise CheckFailedError(f"lm_eval had not ended on {url} after {timeout_s:g} s.") from error
     if done.returncode:
-        raise CheckFailedError(f"lm_eval failed: {(done.stderr or done.stdout)[-800:]}")
+        raise CheckFailedError(f"lm_eval failed on {url}: {(done.stderr or done.stdout)[-800:]}")
     return read(output)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from optistack_conformance.answers import read_from
 from optistack_conformance.client import COMPLETIONS, Client
 from optistack_conformance.evals.items import Item
 
@@ -26,7 +27,8 @@ def run_items(client: Client, items: Sequence[Item], *, concurrency: int) -> lis
         body = client.ask(
             COMPLETIONS, prompt=item.prompt, max_tokens=item.max_tokens, temperature=0.0, stop=list(item.stop)
         )
-        return str(body["choices"][0]["text"]), int((body.get("usage") or {}).get("prompt_tokens") or 0)
+        with read_from(client.url):
+            return str(body["choices"][0]["text"]), int((body.get("usage") or {}).get("prompt_tokens") or 0)
 
     answers = client.parallel(ask, items, concurrency)
     # Code is run one by one, after the server is done: two cores are better not shared with it.

@@ -14,6 +14,7 @@ from optistack.cli.commands import HELP
 if TYPE_CHECKING:
     from optistack.engines.progress import Progress
     from optistack_conformance.report import Report
+    from optistack_conformance.selection import Selection
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
 app.command(name="k2vv")(evaluations.k2vv)
@@ -82,19 +83,15 @@ def conformance(
         return
     from optistack.cli import screen
     from optistack.errors import InputError
+    from optistack_conformance.selection import read_selection
 
     if (endpoint is None) == (stack is None):
         raise InputError("What is to be checked?", fix="Give either --endpoint URL or --stack FILE.")
-    if baseline is not None and baseline_file is not None:
-        raise InputError("There are two baselines.", fix="Give either --baseline or --baseline-file.")
-    for number in tier or ():
-        if number not in (0, 1, 2):
-            raise InputError(f"There is no tier {number}.", fix="Give --tier 0, 1 or 2.")
     if checkpoint is not None and not checkpoint.is_dir():
         raise InputError(f"--checkpoint {checkpoint} is no folder.", fix="Give the folder with tokenizer.json.")
     for option, path in (("--record", record), ("--html", html), ("--junit", junit)):
         if path is not None:
-            _check_writable(option, path)
+            evaluations.check_writable(option, path)
     given = {
         "profile": profile,
         "lossy": lossy,
@@ -111,16 +108,18 @@ def conformance(
         "baseline_file": str(baseline_file) if baseline_file else None,
     }
     settings = {key: value for key, value in given.items() if value not in (None, (), False)}
+    selection = read_selection({"endpoint": endpoint or "http://127.0.0.1", **settings}, option=_option)
     with screen.ScreenProgress() as progress:
         if record is not None:
-            _record(record, endpoint, settings, progress)
+            if endpoint is None:
+                raise InputError("Only a server can be recorded.", fix="Give --endpoint URL.")
+            _record(record, selection, progress)
             return
         if stack is not None:
             report = _on_stack(stack, settings, allow_degraded, junit, progress)
         else:
             from optistack_conformance.runner import run_suite
 
-            selection = _selection(endpoint=endpoint, **settings)
             progress.step(f"Running the cases on {endpoint}")
             report = run_suite(selection, junit=junit, progress=progress.detail)
     if html is not None:
@@ -132,50 +131,23 @@ def conformance(
     raise typer.Exit(report.exit_code)
 
 
-def _check_writable(option: str, path: Path) -> None:
-    """Raise InputError where no file can be written at ``path``: told now, not after the work."""
+def _option(setting: str) -> str:
+    """How a setting of the suite is written on the command line: ``tiers`` is --tier, given several times."""
+    singular = setting.removesuffix("s") if setting in ("tiers", "cases", "plugins") else setting
+    return "--" + singular.replace("_", "-")
+
+
+def _record(path: Path, selection: Selection, progress: Progress) -> None:
     import os
 
-    from optistack.errors import InputError
-
-    if path.is_dir():
-        raise InputError(f"{option} {path} is a folder.", fix="Name a file in it.")
-    if not path.parent.is_dir():
-        raise InputError(f"{option} {path}: there is no folder {path.parent}.", fix="Make it, or write elsewhere.")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise InputError(f"{option} {path}: {path.parent} is not writable.", fix="Write it elsewhere.")
-
-
-def _selection(**settings: Any) -> Any:
-    """The settings as a ``Selection``. Raises InputError for what it does not take."""
-    from pydantic import ValidationError
-
-    from optistack.errors import InputError
-    from optistack_conformance.selection import Selection
-
-    try:
-        return Selection.model_validate(settings)
-    except ValidationError as error:
-        first = error.errors()[0]
-        option = "--" + str(first["loc"][0]).replace("_", "-").replace("tiers", "tier")
-        raise InputError(f"{option} {first['input']}: {first['msg']}.", fix="See --help.") from error
-
-
-def _record(path: Path, endpoint: str | None, settings: dict[str, Any], progress: Progress) -> None:
-    import os
-
-    from optistack.errors import InputError
     from optistack_conformance.client import Client
     from optistack_conformance.reference import measure_reference, save_reference
     from optistack_conformance.runner import check_installed
 
-    if endpoint is None:
-        raise InputError("Only a server can be recorded.", fix="Give --endpoint URL.")
     check_installed()
-    selection = _selection(endpoint=endpoint, **settings)
     key = os.environ.get(selection.api_key_variable)
-    with Client(endpoint, api_key=key, timeout_s=selection.timeout_s) as client:
-        progress.step(f"Measuring {endpoint}")
+    with Client(selection.endpoint, api_key=key, timeout_s=selection.timeout_s) as client:
+        progress.step(f"Measuring {selection.endpoint}")
         save_reference(measure_reference(client, selection), path)
     progress.step(f"Wrote {path}")
 
@@ -188,7 +160,6 @@ def _on_stack(
     from optistack_conformance.runner import check_installed
 
     check_installed()
-    _selection(endpoint="http://127.0.0.1", **settings)
     chosen = options.Choice(stack=stack)
     progress.step("Planning with plugins and without")
     whole = from_stack(chosen, progress, allow_degraded=allow_degraded, preflight=True)

@@ -47,14 +47,18 @@ def k2vv(
     if (endpoint is None) != (samples is None):
         raise InputError("Samples are sent to a server.", fix="Give both --endpoint and --samples, or neither.")
     check_installed()
-    runs = [verifier.read_lines(path) for path in reference or ()]
+    if endpoint is not None:
+        check_writable("--out", out)
+    runs = [verifier.read_results(path) for path in reference or ()]
     threshold = verifier.f1_threshold(runs) if runs else None
     if endpoint is not None and samples is not None:
-        requests = verifier.read_lines(samples)
+        requests = verifier.read_samples(samples)
         with screen.ScreenProgress() as progress, _client(endpoint) as client:
             progress.step(f"Sending {len(requests)} samples to {endpoint}")
-            verifier.write_lines(out, verifier.run_samples(client, requests, concurrency=concurrency))
-    results = verifier.read_lines(out)
+            answers = verifier.run_samples(client, requests, concurrency=concurrency)
+            verifier.check_answered(answers)
+            verifier.write_lines(out, answers)
+    results = verifier.read_results(out)
     figures = verifier.compare(runs[0] if runs else results, results)
     found: dict[str, Any] = {
         "compared": figures.compared,
@@ -136,6 +140,18 @@ def lm_eval(
     verdict = worst(verdicts)
     _show({**shown, "verdict": verdict.value}, json)
     raise typer.Exit(EXIT_CODES.get(verdict, 0))
+
+
+def check_writable(option: str, path: Path) -> None:
+    """Raise InputError where no file can be written at ``path``: told now, not after the work."""
+    from optistack.errors import InputError
+
+    if path.is_dir():
+        raise InputError(f"{option} {path} is a folder.", fix="Name a file in it.")
+    if not path.parent.is_dir():
+        raise InputError(f"{option} {path}: there is no folder {path.parent}.", fix="Make it, or write elsewhere.")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise InputError(f"{option} {path}: {path.parent} is not writable.", fix="Write it elsewhere.")
 
 
 def _model(url: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from optistack_conformance.answers import generation
 from optistack_conformance.client import Client
 
 NOT_OFFERED = (400, 404, 405, 422, 501)
@@ -16,9 +17,7 @@ def offered(client: Client, path: str, **fields: Any) -> dict[str, Any]:
     response = client.post(path, **fields)
     if response.status_code in NOT_OFFERED:
         pytest.skip(f"the server does not offer this: {response.status_code} {response.text[:160]}")
-    assert response.status_code == 200, f"{response.status_code}: {response.text[:300]}"
-    body: dict[str, Any] = response.json()
-    return body
+    return generation(response)
 
 
 def with_logprobs(client: Client, path: str, **fields: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from optistack_conformance.client import CHAT, COMPLETIONS, Client
 from optistack_conformance.engine import EngineInfo
+
+if TYPE_CHECKING:
+    import httpx
 
 BAD: dict[str, tuple[str, dict[str, Any]]] = {
     "messages-missing": (CHAT, {}),
@@ -24,7 +27,7 @@ def test_bad_request_is_refused(candidate: Client, name: str) -> None:
     """A request that is wrong gets a 4xx with a message, not an answer and not a 500."""
     path, fields = BAD[name]
     response = candidate.post(path, **fields)
-    assert 400 <= response.status_code < 500, f"{response.status_code}: {response.text[:200]}"
+    _check_refused(response)
     assert response.text.strip(), "the refusal has no message"
 
 
@@ -32,7 +35,7 @@ def test_broken_json_is_refused(candidate: Client) -> None:
     """A body that is no JSON gets a 4xx."""
     headers = {"content-type": "application/json"}
     response = candidate.request("POST", COMPLETIONS, content=b'{"prompt": ', headers=headers)
-    assert 400 <= response.status_code < 500, f"{response.status_code}: {response.text[:200]}"
+    _check_refused(response)
 
 
 def test_unknown_model_is_refused(candidate: Client) -> None:
@@ -40,7 +43,8 @@ def test_unknown_model_is_refused(candidate: Client) -> None:
     response = candidate.request("POST", COMPLETIONS, json={"model": "no-such-model", "prompt": "x", "max_tokens": 1})
     if response.status_code == 200 and candidate.get_json("/version") is None:
         pytest.skip("the server does not look at the model's name")
-    assert response.status_code in (400, 404), f"{response.status_code}: {response.text[:200]}"
+    _check_refused(response)
+    assert response.status_code in (400, 404), f"{response.request.url} answered {response.status_code}, not 404 or 400"
 
 
 def test_too_long_prompt_is_refused(candidate: Client, engine: EngineInfo) -> None:
@@ -48,5 +52,10 @@ def test_too_long_prompt_is_refused(candidate: Client, engine: EngineInfo) -> No
     if engine.max_tokens is None or engine.max_tokens > 200_000:
         pytest.skip("the server does not say how long a prompt may be, or it is too long to try")
     response = candidate.post(COMPLETIONS, prompt="a b " * engine.max_tokens, max_tokens=1)
-    assert 400 <= response.status_code < 500, f"{response.status_code}: {response.text[:200]}"
+    _check_refused(response)
     candidate.ask(COMPLETIONS, prompt="x", max_tokens=1)
+
+
+def _check_refused(response: httpx.Response) -> None:
+    what = f"{response.request.url} answered {response.status_code}"
+    assert 400 <= response.status_code < 500, f"{what} to a bad request, where a 4xx is due: {response.text[:200]}"

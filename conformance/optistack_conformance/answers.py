@@ -1,0 +1,90 @@
+"""Answers of a server, held to the shape that the API gives them: what has another shape gets a sentence, not a
+traceback. Every sentence names the URL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from optistack.errors import CheckFailedError, InputError
+
+if TYPE_CHECKING:
+    import httpx
+
+SHOWN_CHARACTERS = 300
+MISSHAPEN = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+"""What Python raises where an answer is not what was read from it."""
+
+
+class NotJSONError(CheckFailedError):
+    """The server answers something else than JSON: it is another kind of server, so exit code 2."""
+
+    exit_code = InputError.exit_code
+
+
+def json_object(response: httpx.Response) -> dict[str, Any]:
+    """The JSON object of an answer with status 200.
+
+    Raises CheckFailedError for another status, with what the server says of it, and for another kind of JSON;
+    NotJSONError when it is none.
+    """
+    where = str(response.request.url)
+    if response.status_code != 200:
+        raise CheckFailedError(f"{where} answered {response.status_code}: {response.text[:SHOWN_CHARACTERS]}")
+    try:
+        body = response.json()
+    except ValueError as error:
+        kind = response.headers.get("content-type", "no content type")
+        raise NotJSONError(
+            f"{where} answered no JSON, but {kind}: {response.text[:80]!r}.",
+            fix="Give the URL of a server that answers like OpenAI's, streaming only when asked to.",
+        ) from error
+    if not isinstance(body, dict):
+        raise CheckFailedError(f"{where} answered {_kind(body)} where a JSON object is due.")
+    return body
+
+
+def generation(response: httpx.Response) -> dict[str, Any]:
+    """The answer to a completion or a chat: a JSON object whose ``choices`` are objects, one at least."""
+    body = json_object(response)
+    choices = body.get("choices")
+    if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
+        raise CheckFailedError(f"{response.request.url} answered without choices: {str(body)[:SHOWN_CHARACTERS]}")
+    return body
+
+
+def sglang_answer(response: httpx.Response) -> dict[str, Any]:
+    """The answer of SGLang's ``/generate``: a JSON object with an object ``meta_info``."""
+    body = json_object(response)
+    if not isinstance(body.get("meta_info"), dict):
+        raise CheckFailedError(f"{response.request.url} answered without meta_info: {str(body)[:SHOWN_CHARACTERS]}")
+    return body
+
+
+def prompt_tokens(body: dict[str, Any], where: str) -> int:
+    """``usage.prompt_tokens`` of ``body``. Raises CheckFailedError when it is not there."""
+    usage = body.get("usage")
+    count = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+    if not isinstance(count, int):
+        raise CheckFailedError(f"{where} answered without usage.prompt_tokens.")
+    return count
+
+
+@contextmanager
+def read_from(where: str) -> Iterator[None]:
+    """Around the reading of an answer of ``where``: what is not there, or of another type, is a CheckFailedError."""
+    try:
+        yield
+    except MISSHAPEN as error:
+        raise CheckFailedError(misshapen(error, where)) from error
+
+
+def misshapen(error: BaseException, where: str) -> str:
+    """The sentence for one of ``MISSHAPEN`` that came of reading an answer of ``where``."""
+    what = f"it has no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}, {error}"
+    return f"{where} gave an answer of another shape than the API's: {what}."
+
+
+def _kind(value: object) -> str:
+    return "null" if value is None else f"a {type(value).__name__}"
