@@ -130,7 +130,7 @@ class TestKey:
 
     def test_it_can_be_read_and_is_stable(self, bench: Any) -> None:
         key = self.key(bench)
-        assert key.startswith("target-fp8_e4m3-tp4-sglang0.5.23-")
+        assert key.startswith("target-fp8_e4m3-pauto-page_first-tp4-sglang0.5.23-")
         assert key == self.key(bench)
         assert "/" not in key
 

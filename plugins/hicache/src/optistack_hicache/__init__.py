@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from optistack.markers import hookimpl
@@ -10,6 +10,8 @@ from optistack.plugin import Domain, PluginInfo
 from optistack_hicache.options import HiCacheOptions
 
 if TYPE_CHECKING:
+    import typer
+
     from optistack.cases import ConformanceCase
     from optistack.context import PlanContext
     from optistack.plan.plan import Plan
@@ -56,3 +58,10 @@ def optistack_conformance() -> Sequence[ConformanceCase]:
     from optistack_hicache.conformance import CASES
 
     return CASES
+
+
+@hookimpl
+def optistack_commands() -> Mapping[str, typer.Typer]:
+    from optistack_hicache.commands import app
+
+    return {"hicache": app}

@@ -11,7 +11,10 @@ from optistack.errors import InputError
 
 
 def storage_key(ctx: PlanContext, layout: str | None) -> str:
-    """A readable name and a hash: model, KV dtype, parallelism, engine, and 12 digits over everything below.
+    """A readable name (model, KV dtype, page, layout, parallelism, engine) and 12 digits over everything below.
+
+    ``optistack hicache ls`` reads the name (storage/names.py); ``auto`` is a page that nobody chose, ``own`` a layout
+    that the engine alone decides.
 
     SGLang's file names carry the model's name and the rank, neither KV dtype, layout nor page size
     (sglang 0.5.23 mem_cache/hicache_storage.py:762), and no engine's carry what the checkpoint holds.
@@ -32,7 +35,11 @@ def storage_key(ctx: PlanContext, layout: str | None) -> str:
     }
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
     name = re.sub(r"[^a-z0-9.]+", "-", ctx.model.source.rstrip("/").rpartition("/")[2].lower()).strip("-.")
-    return f"{name or 'model'}-{dtype}-tp{parallel.tensor}-{ctx.engine.backend}{ctx.engine.version}-{digest}"
+    page = kv.page_size_tokens.value or "auto"
+    return (
+        f"{name or 'model'}-{dtype}-p{page}-{layout or 'own'}-tp{parallel.tensor}-"
+        f"{ctx.engine.backend}{ctx.engine.version}-{digest}"
+    )
 
 
 def _draft_identity(ctx: PlanContext) -> str | None:

@@ -1,0 +1,79 @@
+"""Which files a storage tier gives up when it may not hold all of them, and giving them up beside a running engine.
+
+A file is unlinked whole: an engine that has it open reads on, one that comes later finds nothing, which is a miss.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field
+
+from optistack_hicache.storage.folder import Folder
+from optistack_hicache.storage.scan import Entry, Scan, total_bytes
+
+TURN_S = 60
+"""Files used within the same minute count as used together. The last of them goes first: a prefix is written and read
+from its start, and without its start the rest is never asked for."""
+
+GONE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
+"""The file, or a folder above it, is no longer there, or a link stands in its place."""
+
+LEFTOVER_S = 3600.0
+"""Age after which nobody is still writing a temporary file."""
+
+
+@dataclass
+class Collected:
+    """``entries`` unlinked, or to be unlinked; ``kept_bytes`` of the rest; ``busy`` used or replaced meanwhile."""
+
+    entries: list[Entry] = field(default_factory=list)
+    leftovers: list[Entry] = field(default_factory=list)
+    kept: int = 0
+    kept_bytes: int = 0
+    busy: int = 0
+
+    @property
+    def freed_bytes(self) -> int:
+        return total_bytes(self.entries) + total_bytes(self.leftovers)
+
+
+def choose(found: Scan, now_s: float, *, max_bytes: int | None = None, max_age_s: float | None = None) -> Collected:
+    """What has to go so that nothing is older than ``max_age_s`` since its last use and all take ``max_bytes``."""
+    order = sorted(found.entries, key=lambda entry: (entry.used_s // TURN_S, -entry.used_s, entry.name))
+    rest = total_bytes(order)
+    chosen = Collected(leftovers=[entry for entry in found.leftovers if now_s - entry.used_s > LEFTOVER_S])
+    for entry in order:
+        old = max_age_s is not None and now_s - entry.used_s > max_age_s
+        over = max_bytes is not None and rest > max_bytes
+        if old or over:
+            chosen.entries.append(entry)
+            rest -= entry.size_bytes
+    chosen.kept, chosen.kept_bytes = len(order) - len(chosen.entries), rest
+    return chosen
+
+
+def collect(folder: Folder, chosen: Collected) -> Collected:
+    """Unlink what was chosen, but for files that were used or replaced since they were looked at."""
+    done = Collected(kept=chosen.kept, kept_bytes=chosen.kept_bytes)
+    for entry in chosen.entries:
+        if remove(folder, entry):
+            done.entries.append(entry)
+        else:
+            done.busy += 1
+    done.leftovers = [entry for entry in chosen.leftovers if remove(folder, entry)]
+    return done
+
+
+def remove(folder: Folder, entry: Entry, *, even_if_used: bool = False) -> bool:
+    """Unlink ``entry``; False where it is gone, was replaced, or (unless that does not matter) has been used since."""
+    try:
+        status = folder.stat(entry.parts)
+        same = status.st_ino == entry.inode and status.st_mtime_ns == entry.written_ns
+        if not same or (status.st_atime > entry.used_s and not even_if_used):
+            return False
+        folder.unlink(entry.parts)
+    except OSError as error:
+        if error.errno in GONE:
+            return False
+        raise
+    return True

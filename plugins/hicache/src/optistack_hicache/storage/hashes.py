@@ -1,0 +1,76 @@
+"""Hashes of KV files, kept beside them, since no engine keeps any.
+
+Engines write a file once, under another name, and move it into place, and never write into it again. So a file with the
+inode that was recorded has to have the bytes that were recorded; another inode is a file that was written anew, and
+nothing is known of it. (A file system may give the inode of a removed file to one of the same name: the file then
+counts as changed, and the engine computes it again. That is one file in as many as there are.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+
+from optistack.errors import InputError
+from optistack_hicache.storage.folder import Folder
+from optistack_hicache.storage.scan import HASHES_FILE, Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a file was when it was recorded. ``sha256`` in hex digits."""
+
+    inode: int
+    written_ns: int
+    sha256: str
+
+
+def sha256_of(folder: Folder, entry: Entry) -> str:
+    """Over the bytes of ``entry``. OSError where it is gone or cannot be read."""
+    with os.fdopen(folder.open(entry.parts), "rb", buffering=0) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_records(folder: Folder) -> dict[str, Record]:
+    """Records by the file's name below ``folder``; none where none were kept. InputError where they are broken."""
+    try:
+        file = os.fdopen(folder.open((HASHES_FILE,)), encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise InputError(f"{folder.path / HASHES_FILE} cannot be read: {error.strerror}.") from None
+    found = {}
+    try:
+        with file:
+            for line in file:
+                name, *record = json.loads(line)
+                found[name] = Record(*record)
+    except (ValueError, TypeError):
+        raise InputError(
+            f"{folder.path / HASHES_FILE} is not what `hicache verify --record` writes.",
+            fix="Remove it, and record anew.",
+        ) from None
+    return found
+
+
+def write_records(folder: Folder, records: dict[str, Record]) -> None:
+    """Put ``records`` in the place of what was there, at once. InputError where the folder cannot be written."""
+    temporary = f"{HASHES_FILE}.{os.getpid()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    try:
+        with os.fdopen(folder.open((temporary,), flags), "w", encoding="utf-8") as file:
+            for name, record in sorted(records.items()):
+                file.write(json.dumps([name, record.inode, record.written_ns, record.sha256]) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        folder.replace(temporary, HASHES_FILE)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            folder.unlink((temporary,))
+        raise InputError(
+            f"Hashes cannot be written into {folder.path}: {error.strerror}.",
+            fix="Make room, or run this as the user that the engine runs as.",
+        ) from None
