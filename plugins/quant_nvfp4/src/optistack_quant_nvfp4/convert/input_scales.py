@@ -64,18 +64,17 @@ def _json(file: Path) -> dict[str, float]:
 
 def _tensors(file: Path) -> dict[str, float]:
     with Reader([file]) as reader:
-        return {
-            name.removesuffix(".input_amax"): read_scalar(reader, place) for name, place in places_in(file).items()
-        }
+        return {name.removesuffix(".input_amax"): read_scalar(reader, place) for name, place in places_in(file).items()}
 
 
 def read_scalar(reader: Reader, place: Place) -> float:
     """The largest of the values of a small tensor (a scale, or one a fused part), as a float."""
     data = bytes(reader.read(place))
     if place.dtype == "F32":
-        return max(struct.unpack(f"<{len(data) // 4}f", data))
+        return float(max(struct.unpack(f"<{len(data) // 4}f", data)))
     if place.dtype == "BF16":
-        return max(struct.unpack("<f", b"\0\0" + data[i : i + 2])[0] for i in range(0, len(data), 2))
+        words = (b"\0\0" + data[i : i + 2] for i in range(0, len(data), 2))  # BF16 is the upper half of FP32
+        return float(max(struct.unpack("<f", word)[0] for word in words))
     raise InputError(f"{place.file} stores a scale as {place.dtype}.", fix="Give a checkpoint whose scales are F32.")
 
 

@@ -1,8 +1,8 @@
 """The folder that a conversion works in until it is whole: locked, resumable, and renamed at the end.
 
-Beside the destination: ``.NAME.partial`` with ``job.json`` (what is converted, so that another conversion does not go on
-with these files), ``done/`` (the measurements of each finished file) and ``checkpoint/``, which becomes the destination.
-A file gets its name when its bytes are on the disk; what has no name is written again.
+Beside the destination: ``.NAME.partial`` with ``job.json`` (what is converted, so that another conversion does not go
+on with these files), ``done/`` (the measurements of each finished file) and ``checkpoint/``, which becomes the
+destination. A file gets its name when its bytes are on the disk; what has no name is written again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 from optistack.errors import InputError
 from optistack.files import write_whole
 from optistack_quant_nvfp4.convert.plan import FilePlan, Plan
+from optistack_quant_nvfp4.convert.tensor_file import write_at
 
 MARGIN_BYTES = 64 << 20
 """Left free on the disk."""
@@ -120,10 +121,11 @@ class Job:
         return found if isinstance(found, dict) else None
 
     def begin(self, file: FilePlan) -> tuple[int, Path]:
-        """An open descriptor, its space taken, for ``file``, and where it is until :meth:`finish`."""
+        """An open descriptor for ``file``, its space taken and its header written, and where it is until :meth:`finish`."""
         path = self.checkpoint / f".{file.name}.part"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         os.posix_fallocate(descriptor, 0, file.size)
+        write_at(descriptor, file.header, 0)
         return descriptor, path
 
     def finish(self, file: FilePlan, descriptor: int, path: Path, measured: dict[str, Any]) -> None:

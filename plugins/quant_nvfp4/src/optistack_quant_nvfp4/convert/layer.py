@@ -120,9 +120,7 @@ def _read(
     return unknown
 
 
-def _fp8_block(
-    weight: tuple[int, ...], scale: tuple[int, ...], fp8_block: tuple[int, int]
-) -> tuple[int, int] | None:
+def _fp8_block(weight: tuple[int, ...], scale: tuple[int, ...], fp8_block: tuple[int, int]) -> tuple[int, int] | None:
     rows, columns = weight
     if math.prod(scale) == 1:
         return rows, columns

@@ -72,9 +72,7 @@ def global_scale(reader: Reader, tensors: Mapping[str, Place]) -> float:
     return single(1.0 / divisor) if divisor else 0.0
 
 
-def measure(
-    source: Reader, layer: Layer, written: Reader, tensors: Mapping[str, Place], device: torch.device
-) -> Error:
+def measure(source: Reader, layer: Layer, written: Reader, tensors: Mapping[str, Place], device: torch.device) -> Error:
     """The error of the NVFP4 layer of ``tensors`` against ``layer`` of the source."""
     error = Error()
     for slab in slabs(layer, device):

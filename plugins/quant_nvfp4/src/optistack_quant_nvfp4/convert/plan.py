@@ -1,4 +1,4 @@
-"""What is written: each file's tensors and what they are made from, and the bytes of each component before and after."""
+"""What is written: each file's tensors, and what they are made from."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from optistack_quant_nvfp4.convert.input_scales import InputScale
 from optistack_quant_nvfp4.convert.layer import NVFP4_BLOCK, OWN_LEAVES, Layer
 from optistack_quant_nvfp4.convert.tensor_file import Outline, Place, lay_out
 
+Method = Literal["amax", "mse", "four-over-six"]
 OutputForm = Literal["modelopt", "compressed-tensors"]
 Rest = Literal["keep", "bf16"]
 
@@ -59,7 +60,7 @@ class FilePlan:
 class Plan:
     checkpoint: Checkpoint
     form: OutputForm
-    method: str
+    method: Method
     chosen: Mapping[str, Layer]
     scales: Mapping[str, InputScale]
     words: Mapping[str, str]
@@ -90,7 +91,7 @@ def make_plan(
     scales: Mapping[str, InputScale],
     *,
     form: OutputForm,
-    method: str,
+    method: Method,
     rest: Rest,
 ) -> Plan:
     """Lay out the files. A file has the name of the one that its layers come from.

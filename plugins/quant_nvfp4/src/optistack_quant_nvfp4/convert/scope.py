@@ -55,7 +55,9 @@ def choose(checkpoint: Checkpoint, scope: Sequence[str], exclude: Sequence[str] 
     todo = {name: layer for name, layer in chosen.items() if layer.form != "nvfp4"}
     if not todo:
         state = "is NVFP4 already" if chosen else "is excluded"
-        raise InputError(f"Everything in scope {', '.join(scope)} of {checkpoint.folder} {state}.", fix="Widen the scope.")
+        raise InputError(
+            f"Everything in scope {', '.join(scope)} of {checkpoint.folder} {state}.", fix="Widen the scope."
+        )
     _check_shapes(todo.values())
     _check_fused(checkpoint, todo)
     return todo

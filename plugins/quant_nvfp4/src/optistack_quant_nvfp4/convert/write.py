@@ -57,13 +57,11 @@ class Writer:
             row["input_scale_from"] = self.plan.scales[layer.name].origin
         return row
 
-    def _pack(
-        self, layer: Layer, input_scale: float | None, leaves: Mapping[str, Place], descriptor: int
-    ) -> None:
-        whole = global_scale_of(self._fused_amax(layer), self.plan.method).to(self.device)
+    def _pack(self, layer: Layer, input_scale: float | None, leaves: Mapping[str, Place], descriptor: int) -> None:
+        whole = global_scale_of(torch.tensor(self._fused_amax(layer)), self.plan.method).to(self.device)
         packed_place = leaves.get("weight_packed") or leaves["weight"]
         scale_place = leaves["weight_scale"]
-        rows, columns = layer.shape
+        columns = layer.shape[1]
         for slab in slabs(layer, self.device):
             weight = values(self.source, layer, slab, self.device)
             packed = quantize(weight, whole, method=self.plan.method, name=layer.name)
@@ -81,7 +79,7 @@ class Writer:
                 write_at(descriptor, struct.pack("<f", 1.0 / value if value else 0.0), leaves[leaf].offset)
 
     def _fused_amax(self, layer: Layer) -> float:
-        """The largest magnitude of ``layer`` and those that the engines fuse with it."""
+        """The largest magnitude of ``layer`` and of those that the engines fuse with it."""
         names = fused_with(layer.name, self.plan.checkpoint.layers)
         for name in names:
             if name not in self._amax:
@@ -126,5 +124,3 @@ class Writer:
 def _bytes(tensor: torch.Tensor) -> memoryview:
     data: memoryview = tensor.contiguous().cpu().view(torch.uint8).numpy().data
     return data
-
-
