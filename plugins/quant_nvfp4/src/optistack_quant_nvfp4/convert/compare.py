@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from optistack_quant_nvfp4.convert.checkpoint import Checkpoint
 from optistack_quant_nvfp4.convert.layer import OWN_LEAVES, Layer
 from optistack_quant_nvfp4.convert.measure import global_scale, measure, same_bytes
 from optistack_quant_nvfp4.convert.results import worst_first
+from optistack_quant_nvfp4.convert.run import default_workers
 from optistack_quant_nvfp4.convert.scope import fused_with
 from optistack_quant_nvfp4.convert.tensor_file import Reader
 from optistack_quant_nvfp4.convert.values import slabs, values
@@ -24,36 +27,61 @@ def compare(
     A converted layer is right when its error is small enough and it shares its global scale with what the engines fuse
     it with; an FP8 or INT4 layer in BF16 when its values are the source's; any other tensor when its bytes are.
     """
-    rows: list[dict[str, Any]] = []
-    wrong: list[str] = []
-    same = 0
-    with Reader(source.files) as reader, Reader(found.files) as written:
-        for number, (name, layer) in enumerate(source.layers.items()):
+    torch.set_num_threads(1)  # the threads go to different layers
+    with Reader(source.files) as reader, Reader(found.files) as written, ThreadPoolExecutor(default_workers()) as pool:
+        one = _Comparison(found, source, reader, written, device, min_sqnr_db)
+        rows: list[dict[str, Any]] = []
+        wrong: list[str] = []
+        for number, (row, complaints) in enumerate(pool.map(one.layer, source.layers.values())):
             tell(f"{number} of {len(source.layers)} layers")
-            other = found.layers.get(name)
-            if other is None or other.shape != layer.shape:
-                wrong.append(f"{name} is not there as {list(layer.shape)}")
-            elif other.form == "nvfp4" and layer.form != "nvfp4":
-                error = measure(reader, layer, written, other.tensors, device)
-                rows.append(error.row(name))
-                if error.sqnr_db is not None and not error.sqnr_db >= min_sqnr_db:
-                    wrong.append(f"{name} has an SQNR of {error.sqnr_db:.2f} dB")
-                scales = {global_scale(written, found.layers[one].tensors) for one in _packed(name, found)}
-                if len(scales) > 1:
-                    wrong.append(f"{name} has another global scale than the layers it is fused with")
-            elif _equal(reader, layer, written, other, device):
-                same += 1
-            else:
-                wrong.append(f"{name} differs from the source's")
-        for name, place in source.places.items():
-            module, _, leaf = name.rpartition(".")
-            if leaf in OWN_LEAVES and module in source.layers:
-                continue
-            if name in found.places and same_bytes(reader, place, written, found.places[name]):
-                same += 1
-            else:
-                wrong.append(f"{name} differs from the source's")
+            rows.extend([row] if row else [])
+            wrong.extend(complaints)
+        others = [name for name in source.places if not _owned(name, source)]
+        wrong.extend(line for line in pool.map(one.other, others) if line)
+        added = [name for name in found.places if not _owned(name, found) and name not in source.places]
+        wrong.extend(f"{name} is not in the source" for name in [*added, *(found.layers.keys() - source.layers.keys())])
+    same = len(source.layers) + len(others) - len(rows)
     return [dict(row) for row in worst_first(rows)], same, wrong
+
+
+def _owned(name: str, checkpoint: Checkpoint) -> bool:
+    """Whether tensor ``name`` is part of a layer's weight."""
+    module, _, leaf = name.rpartition(".")
+    return leaf in OWN_LEAVES and module in checkpoint.layers
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    found: Checkpoint
+    source: Checkpoint
+    reader: Reader
+    written: Reader
+    device: torch.device
+    min_sqnr_db: float
+
+    def layer(self, layer: Layer) -> tuple[dict[str, Any] | None, list[str]]:
+        """The row of a converted layer, and what is wrong with any."""
+        name, other = layer.name, self.found.layers.get(layer.name)
+        if other is None or other.shape != layer.shape:
+            return None, [f"{name} is not there as {list(layer.shape)}"]
+        if other.form != "nvfp4" or layer.form == "nvfp4":
+            equal = _equal(self.reader, layer, self.written, other, self.device)
+            return None, [] if equal else [f"{name} differs from the source's"]
+        wrong = []
+        error = measure(self.reader, layer, self.written, other.tensors, self.device)
+        if error.sqnr_db is not None and not error.sqnr_db >= self.min_sqnr_db:
+            wrong.append(f"{name} has an SQNR of {error.sqnr_db:.2f} dB")
+        scales = {global_scale(self.written, self.found.layers[one].tensors) for one in _packed(name, self.found)}
+        if len(scales) > 1:
+            wrong.append(f"{name} has another global scale than the layers it is fused with")
+        return error.row(name), wrong
+
+    def other(self, name: str) -> str:
+        """What is wrong with a tensor that is of no layer."""
+        place = self.found.places.get(name)
+        if place is not None and same_bytes(self.reader, self.source.places[name], self.written, place):
+            return ""
+        return f"{name} differs from the source's"
 
 
 def _packed(name: str, found: Checkpoint) -> list[str]:

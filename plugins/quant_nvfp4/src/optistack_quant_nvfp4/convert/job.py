@@ -121,7 +121,7 @@ class Job:
         return found if isinstance(found, dict) else None
 
     def begin(self, file: FilePlan) -> tuple[int, Path]:
-        """An open descriptor for ``file``, its space taken and its header written, and where it is until :meth:`finish`."""
+        """``file`` open, with its space taken and its header written, and where it is until :meth:`finish`."""
         path = self.checkpoint / f".{file.name}.part"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         os.posix_fallocate(descriptor, 0, file.size)
