@@ -1,0 +1,53 @@
+"""The command that the others are part of, and what several of them share."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from optistack.cli.commands import new_app
+from optistack.errors import InputError
+
+app = new_app("Convert a checkpoint to NVFP4, look at one, and compare it with what it was made from.")
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+DeviceOption = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
+
+
+def checkpoint_folder(text: str) -> Path:
+    """The folder that ``text`` (a path or cache:NAME) names. InputError when there is none."""
+    from optistack.stack.references import resolve_checkpoint
+
+    folder = Path(resolve_checkpoint(text, Path.cwd()))
+    if not folder.is_dir():
+        raise InputError(
+            f"There is no folder {text}.", fix="Give the folder of a Hugging Face checkpoint, or cache:NAME."
+        )
+    return folder
+
+
+def need_torch() -> None:
+    """InputError when the extra ``convert`` is not installed."""
+    missing = [name for name in ("torch", "numpy") if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"This Python ({sys.executable}) has no {' and no '.join(missing)}, which tensors are converted with.",
+            fix="Install the extra, pip install 'optistack-quant-nvfp4[convert]', or install optistack-quant-nvfp4 "
+            "beside an engine and run python -m optistack_quant_nvfp4 there.",
+        )
+
+
+def device_named(text: str) -> object:
+    """The torch device ``text``. InputError when this machine has none."""
+    import torch
+
+    kind, _, number = text.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdigit()):
+        raise InputError(f"{text!r} is no device.", fix="Give cpu, cuda or cuda:N.")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        raise InputError(f"This machine has no device {text}.", fix="Give --device cpu.")
+    return torch.device(text)

@@ -1,0 +1,168 @@
+"""Input scales of the layers that are converted, without which activations stay 16 bits wide (W4A16).
+
+A scale is ModelOpt's: the largest input over 6 * 448, the largest values of E2M1 and of E4M3. It comes from a
+calibration, from what the source stores, or from the routed experts of the same block; which it was is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from optistack.errors import InputError
+from optistack.facts.configuration import read_json
+from optistack_quant_nvfp4.convert.checkpoint import Checkpoint
+from optistack_quant_nvfp4.convert.layer import Layer
+from optistack_quant_nvfp4.convert.scope import fused_with
+from optistack_quant_nvfp4.convert.tensor_file import Place, Reader, places_in
+
+LARGEST = 6.0 * 448.0
+FP8_LARGEST = 448.0
+
+CALIBRATED = "calibration"
+STORED = "the source's own FP8 input scale"
+SAME_INPUT = "routed experts of the block, which see the same input"
+STAND_IN = "stand-in: the block's routed experts at the same place, whose inputs are their own"
+UNSEEN = "stand-in: the block's other experts at the same place, for the calibration did not reach this one"
+
+
+class InputScale(NamedTuple):
+    scale: float
+    origin: str
+
+
+def read_calibration(file: Path) -> dict[str, float]:
+    """The largest input of each module in a calibration ``file``.
+
+    JSON: an object of module names and numbers, by itself or under ``input_amax``. Safetensors: a scalar F32 or BF16
+    for each module. InputError when it is neither or a value is not positive.
+    """
+    found = _tensors(file) if file.suffix == ".safetensors" else _json(file)
+    for name, value in found.items():
+        if not math.isfinite(value) or value < 0:
+            raise InputError(f"{file} gives {name} an input of at most {value}.", fix="Calibrate again.")
+    if not found:
+        raise InputError(f"{file} has no inputs.", fix="Calibrate again.")
+    return found
+
+
+def _json(file: Path) -> dict[str, float]:
+    data = read_json(file)
+    inner = data.get("input_amax")
+    entries = inner if isinstance(inner, dict) else data
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in entries.values()):
+        raise InputError(
+            f"{file} is no calibration: it does not map module names to numbers.",
+            fix='Give {"input_amax": {"model.layers.0.mlp.gate_proj": 12.5, ...}}.',
+        )
+    return {name: float(value) for name, value in entries.items()}
+
+
+def _tensors(file: Path) -> dict[str, float]:
+    with Reader([file]) as reader:
+        return {name.removesuffix(".input_amax"): read_scalar(reader, place) for name, place in places_in(file).items()}
+
+
+def read_scalar(reader: Reader, place: Place) -> float:
+    """The largest of the values of a small tensor (a scale, or one a fused part), as a float."""
+    data = bytes(reader.read(place))
+    if place.dtype == "F32":
+        return float(max(struct.unpack(f"<{len(data) // 4}f", data)))
+    if place.dtype == "BF16":
+        words = (b"\0\0" + data[i : i + 2] for i in range(0, len(data), 2))  # BF16 is the upper half of FP32
+        return float(max(struct.unpack("<f", word)[0] for word in words))
+    raise InputError(f"{place.file} stores a scale as {place.dtype}.", fix="Give a checkpoint whose scales are F32.")
+
+
+def single(value: float) -> float:
+    """``value`` rounded to FP32."""
+    return float(struct.unpack("<f", struct.pack("<f", value))[0])
+
+
+def input_scales(
+    checkpoint: Checkpoint, chosen: Mapping[str, Layer], calibration: Mapping[str, float] | None, reader: Reader
+) -> dict[str, InputScale]:
+    """An input scale for each of ``chosen``, or none at all where there is no source of any.
+
+    Layers that the engines fuse get the largest of theirs. InputError when some have one and others do not, or when the
+    checkpoint's own NVFP4 layers have them and a converted one would not.
+    """
+    known = {name: InputScale(single(amax / LARGEST), CALIBRATED) for name, amax in (calibration or {}).items()}
+    for name, layer in checkpoint.layers.items():
+        if name not in known and (found := _stored(layer, reader)) is not None:
+            known[name] = found
+    kept = any(layer.form == "nvfp4" and name in known for name, layer in checkpoint.layers.items())
+    experts = _experts(checkpoint, known)
+    result: dict[str, InputScale] = {}
+    missing: list[str] = []
+    for name, layer in chosen.items():
+        found = _own(fused_with(name, chosen), known) or _borrowed(layer, experts)
+        if found is None or found.scale <= 0:
+            missing.append(name)
+        else:
+            result[name] = found
+    if missing and (result or kept or calibration is not None):
+        why = "The checkpoint's NVFP4 layers have input scales" if kept else "Some layers have input scales"
+        raise InputError(
+            f"{why} and {missing[0]}{f' and {len(missing) - 1} more' if len(missing) > 1 else ''} would have none.",
+            fix="Calibrate them and give --input-scales, or convert weights alone with --weight-only.",
+        )
+    return result
+
+
+def _stored(layer: Layer, reader: Reader) -> InputScale | None:
+    """What the source says of this layer's inputs."""
+    tensors = layer.tensors
+    if layer.form == "nvfp4" and "input_scale" in tensors:
+        return InputScale(read_scalar(reader, tensors["input_scale"]), SAME_INPUT)
+    if layer.form == "nvfp4" and "input_global_scale" in tensors:
+        divisor = read_scalar(reader, tensors["input_global_scale"])
+        return InputScale(single(1.0 / divisor), SAME_INPUT) if divisor > 0 else None
+    if layer.form == "fp8" and "input_scale" in tensors:
+        return InputScale(single(read_scalar(reader, tensors["input_scale"]) * FP8_LARGEST / LARGEST), STORED)
+    return None
+
+
+def _own(names: Iterable[str], known: Mapping[str, InputScale]) -> InputScale | None:
+    return max((known[name] for name in names if name in known), default=None)
+
+
+def _experts(checkpoint: Checkpoint, known: Mapping[str, InputScale]) -> dict[tuple[str, str], float]:
+    """The largest scale of the routed experts by (block, projection)."""
+    largest: dict[tuple[str, str], float] = {}
+    for name, found in known.items():
+        layer = checkpoint.layers.get(name)
+        if layer is not None and layer.kind == "routed_experts" and ".experts." in name:
+            key = (name.partition(".experts.")[0], _role(name))
+            largest[key] = max(largest.get(key, 0.0), found.scale)
+    return largest
+
+
+def _role(name: str) -> str:
+    last = name.rpartition(".")[2]
+    return {"w1": "in", "w3": "in", "gate_proj": "in", "up_proj": "in", "w2": "out", "down_proj": "out"}.get(last, last)
+
+
+def _borrowed(layer: Layer, experts: Mapping[tuple[str, str], float]) -> InputScale | None:
+    """The largest scale of the block's routed experts at the same place."""
+    if layer.kind == "routed_experts":
+        block, origin = layer.name.partition(".experts.")[0], UNSEEN
+    elif layer.kind == "shared_experts":
+        block = layer.name.rpartition(".shared_expert")[0]
+        origin = SAME_INPUT if _role(layer.name) == "in" else STAND_IN
+    else:
+        return None
+    scale = experts.get((block, _role(layer.name)))
+    return None if scale is None else InputScale(scale, origin)
+
+
+def summary(scales: Mapping[str, InputScale]) -> dict[str, int]:
+    """How many layers have their input scale from where."""
+    counts: dict[str, int] = {}
+    for one in scales.values():
+        counts[one.origin] = counts.get(one.origin, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: json.dumps(item)))

@@ -1,0 +1,213 @@
+"""The metadata that tells the engines which layers are NVFP4, in both forms that they read.
+
+ModelOpt (``hf_quant_config.json`` and ``quantization_config`` in config.json) quantizes every linear layer that is not
+excluded. compressed-tensors has groups with targets and a list of what to ignore.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from optistack.errors import InputError
+from optistack_quant_nvfp4.convert.layer import Layer
+from optistack_quant_nvfp4.convert.plan import Plan
+from optistack_quant_nvfp4.convert.scope import kind_of
+
+PRODUCER = {"name": "optistack", "version": "0.1.0"}
+_NOT_LINEAR = frozenset(("norms", "embeddings"))
+_NVFP4: dict[str, Any] = {"num_bits": 4, "type": "float", "group_size": 16, "dynamic": False}
+
+
+def modelopt(plan: Plan) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``hf_quant_config.json``, and ``quantization_config`` of config.json.
+
+    InputError when NVFP4 layers with and without input scales are mixed, or when an engine's way of reading the
+    exclusions would leave out a converted layer.
+    """
+    inputs = {one for name, layer in linear_layers(plan) if (one := has_input(plan, name, layer)) is not None}
+    if len(inputs) > 1:
+        raise InputError(
+            "Some NVFP4 layers have input scales and others none, and ModelOpt's metadata has one word for all.",
+            fix="Give input scales for all, or write --format compressed-tensors.",
+        )
+    algo = "NVFP4" if inputs == {True} else "W4A16_NVFP4"
+    excluded = list(exclusions(plan))
+    check_exclusions(plan, excluded)
+    found = plan.checkpoint.facts.quantization
+    kv_cache = found.kv_cache_algo if found else None
+    side: dict[str, Any] = {
+        "producer": PRODUCER,
+        "quantization": {
+            "quant_algo": algo,
+            "kv_cache_quant_algo": kv_cache,
+            "group_size": 16,
+            "exclude_modules": excluded,
+        },
+    }
+    group = {"weights": _NVFP4, "input_activations": _NVFP4 if algo == "NVFP4" else None, "targets": ["Linear"]}
+    inside: dict[str, Any] = {
+        "quant_method": "modelopt",
+        "quant_algo": algo,
+        "group_size": 16,
+        "config_groups": {"group_0": group},
+        "ignore": excluded,
+        "producer": PRODUCER,
+    }
+    if kv_cache == "FP8":
+        inside["kv_cache_scheme"] = {"num_bits": 8, "type": "float", "dynamic": False}
+    return side, inside
+
+
+def linear_layers(plan: Plan) -> Iterator[tuple[str, Layer]]:
+    """The layers that an engine could quantize: matrices, norms and embeddings left out unless they are NVFP4."""
+    for name, layer in plan.checkpoint.layers.items():
+        if plan.words[name] == "nvfp4" or (len(layer.shape) == 2 and layer.component not in _NOT_LINEAR):
+            yield name, layer
+
+
+def has_input(plan: Plan, name: str, layer: Layer) -> bool | None:
+    """Whether an NVFP4 layer has an input scale afterwards; None for any other layer."""
+    if plan.words[name] != "nvfp4":
+        return None
+    if name in plan.chosen:
+        return name in plan.scales
+    return "input_scale" in layer.tensors or "input_global_scale" in layer.tensors
+
+
+def exclusions(plan: Plan) -> Iterator[str]:
+    """Every linear layer that is not NVFP4: names, one pattern for all experts of a block, and always the head."""
+    blocks: dict[str, set[bool]] = {}
+    head = False
+    for name, layer in linear_layers(plan):
+        packed = plan.words[name] == "nvfp4"
+        block, expert, _ = name.partition(".experts.")
+        head = head or layer.component == "head"
+        if expert:
+            blocks.setdefault(f"{block}.experts", set()).add(packed)
+        elif not packed:
+            yield name
+    for block, states in blocks.items():
+        if len(states) > 1:
+            raise InputError(
+                f"Some experts of {block} would be NVFP4 and others not, and the engines run them as one.",
+                fix="Take all of them into the scope, or none.",
+            )
+        if not states.pop():
+            yield f"{block}*"
+    if not head:
+        yield "lm_head"
+
+
+def check_exclusions(plan: Plan, excluded: list[str]) -> None:
+    """InputError when an engine's matching of ``excluded`` hits a layer that is NVFP4."""
+    names: dict[str, str] = {}
+    for name, _ in linear_layers(plan):
+        if plan.words[name] == "nvfp4":
+            block, expert, _ = name.partition(".experts.")
+            names.setdefault(f"{block}.experts" if expert else name, name)
+    for prefix, name in names.items():
+        for pattern in excluded:
+            if engines_exclude(prefix, pattern):
+                raise InputError(
+                    f"The engines would take the exclusion {pattern!r} for {name}, too, which is NVFP4.",
+                    fix="Write --format compressed-tensors.",
+                )
+
+
+def engines_exclude(prefix: str, pattern: str) -> bool:
+    """Whether vLLM or SGLang takes ``pattern`` to exclude module ``prefix``.
+
+    vLLM: part of the name, or a wildcard (layers/quantization/modelopt.py ModelOptQuantConfigBase.is_layer_excluded).
+    SGLang: a wildcard of the name or of one of its parts, and MLA's projections by their last part alone in any layer
+    (layers/quantization/modelopt_quant.py ModelOptQuantConfig.is_layer_excluded).
+    """
+    if pattern in prefix or fnmatch.fnmatchcase(prefix, pattern):
+        return True
+    if any(fnmatch.fnmatchcase(part, pattern) for part in prefix.split(".")):
+        return True
+    last = pattern.rpartition(".")[2]
+    return last in ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj") and last in prefix.rpartition(".")[2]
+
+
+def compressed_tensors(plan: Plan) -> dict[str, Any]:
+    """``quantization_config`` of config.json: one group for each kind of layer, the plain ones ignored."""
+    kinds: dict[str, list[str]] = {}
+    schemes: dict[str, dict[str, Any]] = {}
+    for name, layer in linear_layers(plan):
+        scheme = _scheme(plan, name, layer)
+        key = repr(scheme)
+        kinds.setdefault(key, []).append(name)
+        if scheme is not None:
+            schemes[key] = scheme
+    plain = kinds.pop(repr(None), [])
+    if len(schemes) == 1:
+        targets = {key: ["Linear"] for key in schemes}
+    else:
+        everything = {name for names in kinds.values() for name in names} | set(plain)
+        targets = {key: compact(kinds[key], everything - set(kinds[key])) for key in schemes}
+    ignored = compact(plain, {name for names in kinds.values() for name in names})
+    ordered = sorted(schemes.items(), key=lambda item: item[1]["format"])
+    formats = {scheme["format"] for scheme in schemes.values()}
+    found = plan.checkpoint.facts.quantization
+    return {
+        "quant_method": "compressed-tensors",
+        "format": formats.pop() if len(formats) == 1 else "mixed-precision",
+        "quantization_status": "compressed",
+        "config_groups": {
+            f"group_{number}": {**scheme, "targets": targets[key]} for number, (key, scheme) in enumerate(ordered)
+        },
+        "ignore": ignored if "lm_head" in plan.checkpoint.layers else [*ignored, "lm_head"],
+        "kv_cache_scheme": (found.raw.get("kv_cache_scheme") if found else None),
+    }
+
+
+def compact(names: Iterable[str], others: Iterable[str]) -> list[str]:
+    """Targets that match ``names`` and none of ``others``: one expression for every layer and expert where that holds.
+
+    Expressions begin at the layers, for the engines have names of their own for what is above.
+    """
+    other_kinds = {kind_of(name) for name in others}
+    by_kind: dict[str, list[str]] = {}
+    for name in names:
+        by_kind.setdefault(kind_of(name), []).append(name)
+    result: list[str] = []
+    for kind, members in by_kind.items():
+        start = kind.find("layers.*")
+        expression = ".*" + re.escape(kind[start:]).replace(r"\*", r"\d+") + "$"
+        compiled = re.compile(expression)
+        clash = any(compiled.match(other.replace("*", "0")) for other in other_kinds)
+        result.extend(members if start < 0 or clash or len(members) == 1 else [f"re:{expression}"])
+    return result
+
+
+def _scheme(plan: Plan, name: str, layer: Layer) -> dict[str, Any] | None:
+    word = plan.words[name]
+    if word == "nvfp4":
+        weights = {**_NVFP4, "strategy": "tensor_group", "symmetric": True, "scale_dtype": "torch.float8_e4m3fn"}
+        inputs = {**weights, "dynamic": "local", "observer": "static_minmax"} if has_input(plan, name, layer) else None
+        return {"format": "nvfp4-pack-quantized", "weights": weights, "input_activations": inputs}
+    if word == "fp8":
+        return _fp8_scheme(layer)
+    if word == "int4":
+        weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": layer.block[1]}
+        return {"format": "pack-quantized", "weights": {**weights, "dynamic": False}, "input_activations": None}
+    return None
+
+
+def _fp8_scheme(layer: Layer) -> dict[str, Any]:
+    rows, columns = layer.shape
+    weights: dict[str, Any] = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False}
+    inputs: dict[str, Any] = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": True, "strategy": "token"}
+    if layer.block == (rows, columns):
+        weights["strategy"] = "tensor"
+        if "input_scale" in layer.tensors:
+            inputs.update(dynamic=False, strategy="tensor")
+    elif layer.block == (1, columns):
+        weights["strategy"] = "channel"
+    else:
+        weights.update(strategy="block", block_structure=list(layer.block))
+        inputs.update(strategy="group", group_size=layer.block[1])
+    return {"format": "float-quantized", "weights": weights, "input_activations": inputs}

@@ -1,0 +1,117 @@
+"""A conversion that is killed goes on to the same bytes, and takes little memory while it runs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from optistack.cli.run import run
+
+CONFIG = """{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 8,
+"intermediate_size": 4096, "num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 64,
+"max_position_embeddings": 64, "torch_dtype": "bfloat16", "tie_word_embeddings": true}"""
+
+# The peak is that of the process after the libraries are in memory, in KiB: what they take is not the converter's.
+CHILD = """
+import site, sys
+site.addsitedir(sys.argv[1])
+import numpy, torch
+from optistack.cli.run import run
+code = run(["quant-nvfp4", "convert", *sys.argv[2:]])
+import resource
+print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+sys.exit(code)
+"""
+PACKAGES = str(Path(pytest.__file__).parents[1])
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of 0.6 GB in eight files."""
+    folder = tmp_path_factory.mktemp("large") / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(CONFIG)
+    torch.manual_seed(0)
+    shapes = {f"self_attn.{name}_proj": (2048, 2048) for name in "qkvo"}
+    shapes |= {"mlp.gate_proj": (4096, 2048), "mlp.up_proj": (4096, 2048), "mlp.down_proj": (2048, 4096)}
+    for layer in range(8):
+        root = f"model.layers.{layer}"
+        tensors = {f"{root}.{name}.weight": torch.randn(shape).bfloat16() for name, shape in shapes.items()}
+        tensors |= {
+            f"{root}.{name}layernorm.weight": torch.ones(2048).bfloat16() for name in ("input_", "post_attention_")
+        }
+        save_file(tensors, folder / f"model-{layer:05d}.safetensors")
+    last = {
+        "model.embed_tokens.weight": torch.randn(64, 2048).bfloat16(),
+        "model.norm.weight": torch.ones(2048).bfloat16(),
+    }
+    save_file(last, folder / "model-00008.safetensors")
+    return folder
+
+
+def start(source: Path, destination: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", CHILD, PACKAGES, str(source), str(destination), "--scope", "linear", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in sorted(folder.iterdir())}
+
+
+def test_killed_twice_it_gives_the_bytes_of_an_undisturbed_run(large: Path, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    undisturbed = start(large, whole, "--workers", "2")
+    assert undisturbed.wait(timeout=300) == 0, undisturbed.stderr and undisturbed.stderr.read()
+    done = tmp_path / ".broken.partial" / "checkpoint"
+    finished = 0
+    for _ in range(2):
+        child = start(large, broken, "--workers", "1")
+        wait_for(lambda: len(list(done.glob("model*"))) > finished, child)  # noqa: B023 -- called before it changes
+        os.kill(child.pid, signal.SIGKILL)
+        child.communicate()
+        finished = len(list(done.glob("model*")))
+        assert not broken.exists()
+        assert 0 < finished < 9
+    kept = {one.name: one.stat().st_mtime_ns for one in done.glob("model*")}
+    last = start(large, broken)
+    assert last.wait(timeout=300) == 0
+    assert digests(broken) == digests(whole)
+    assert all((broken / name).stat().st_mtime_ns == when for name, when in kept.items())  # not written again
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["broken", "whole"]
+
+
+def test_another_conversion_does_not_go_on_with_what_is_left(
+    tiny: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, left = tiny("bf16"), tmp_path / ".new.partial"
+    (left / "done").mkdir(parents=True)
+    (left / "job.json").write_text("{}")
+    assert run(["quant-nvfp4", "convert", str(source), str(tmp_path / "new"), "--scope", "linear"]) == 2
+    assert "another conversion left unfinished" in capsys.readouterr().err
+    assert left.is_dir()
+
+
+def test_memory_stays_within_two_tensors_and_a_gibibyte(large: Path, tmp_path: Path) -> None:
+    child = start(large, tmp_path / "new", "--workers", "2")
+    out, error = child.communicate(timeout=300)
+    assert child.returncode == 0, error
+    peak_bytes = 1024 * int(out.rpartition("peak ")[2])
+    largest_bytes = 2 * 4096 * 2048
+    assert peak_bytes < 2 * largest_bytes + 2**30
+
+
+def wait_for(true: Callable[[], bool], child: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 200
+    while not true():
+        assert child.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
