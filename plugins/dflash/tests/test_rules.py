@@ -70,6 +70,13 @@ class TestVllmOnCpu:
         assert (finding.severity, finding.domain) == (Severity.ERROR, Domain.SPECULATION)
         assert what in finding.message
 
+    def test_all_layers_of_the_draft_get_the_first_ones_norm(self, cpu: Any, make_bench: Any) -> None:
+        rule = "dflash-vllm-cpu-context-norm"
+        assert "has 2 layers" in cpu.findings()[rule].message
+        assert rule not in make_bench(backend="vllm").findings()
+        cpu.draft["num_hidden_layers"] = 1
+        assert rule not in cpu.findings()
+
     def test_a_gpu_takes_them(self, make_bench: Any) -> None:
         bench = make_bench(backend="vllm")
         bench.draft["architectures"] = ["DFlash2DraftModel"]

@@ -1,6 +1,6 @@
 """``optistack dflash``."""
 
-from optistack_dflash.commands import refreshing, serving, training, tuning
+from optistack_dflash.commands import converting, refreshing, serving, training, tuning
 from optistack_dflash.commands.app import app
 
-__all__ = ["app", "refreshing", "serving", "training", "tuning"]
+__all__ = ["app", "converting", "refreshing", "serving", "training", "tuning"]

@@ -60,6 +60,24 @@ def collect(
     print(f"{found.shards} shards with {found.sequences} answers of {found.tokens} tokens; {found.kept} were there")
 
 
+@app.command("from-tap")
+def from_tap(
+    recordings: Annotated[Path, typer.Argument(metavar="FOLDER", help="What the router's option `tap` recorded.")],
+    target: TargetOption,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the shards go.")],
+    model: Annotated[
+        str | None, typer.Option(help="The name that the target was served by, if there were more.")
+    ] = None,
+    domain: Annotated[str, typer.Option(help="What the traffic is about; kept with the shards.")] = "",
+) -> None:
+    """Turn what the router's tap recorded into shards like those of collect."""
+    need_training()
+    from optistack_dflash.drafter.recordings import convert_recordings
+
+    found = convert_recordings(recordings, checkpoint_folder(target), out, model=model, domain=domain)
+    print(f"{found.shards} shards with {found.sequences} answers of {found.tokens} tokens")
+
+
 @app.command()
 def inspect(draft: DraftArgument, target: TargetOption, json: JsonOption = False) -> None:
     """Say what a drafter is, whether it fits the target, and what it costs."""

@@ -130,10 +130,12 @@ def finetune(
 ) -> None:
     """Train a drafter further, on answers of the kind that it will be used for."""
     need_training()
-    from optistack_dflash.drafter.network import load_drafter
+    from optistack_dflash.drafter.network import load_drafter, refuse_float8
 
+    drafter = load_drafter(draft)
+    refuse_float8(drafter, draft)
     _run(
-        load_drafter(draft),
+        drafter,
         load_target(target, device),
         data,
         held_out,

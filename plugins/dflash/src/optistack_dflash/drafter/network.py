@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from optistack.errors import InputError
+from optistack_dflash.drafter.float8 import CONFIG, Float8Linear, from_float8, is_float8, to_float8
 from optistack_dflash.drafter.shape import DrafterShape
 
 
@@ -132,15 +133,19 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (x.float() * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
 
 
-def save_drafter(drafter: Drafter, folder: Path) -> None:
-    """Write ``drafter`` in BF16 to ``folder``, which may hold an older one; each file is whole or the old one."""
+def save_drafter(drafter: Drafter, folder: Path, *, float8: bool = False) -> None:
+    """Write ``drafter`` to ``folder`` in BF16, or its layers in FP8. An older one may be there; each file is whole or
+    the old one."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
         name: value.detach().to("cpu", torch.bfloat16).contiguous() for name, value in drafter.state_dict().items()
     }
+    config = drafter.shape.config()
+    if float8:
+        tensors, config = to_float8(tensors), {**config, "quantization_config": CONFIG}
     files = {
         "model.safetensors": save(tensors, metadata={"format": "pt"}),
-        "config.json": (json.dumps(drafter.shape.config(), indent=2) + "\n").encode(),
+        "config.json": (json.dumps(config, indent=2) + "\n").encode(),
     }
     for name, content in files.items():
         write_whole(folder / name, content)
@@ -150,12 +155,19 @@ def load_drafter(folder: Path) -> Drafter:
     """The drafter in ``folder``. InputError when its tensors are missing, superfluous or of another shape."""
     drafter = Drafter(DrafterShape.read(folder))
     try:
-        drafter.load_state_dict(load_file(folder / "model.safetensors"))
+        tensors = load_file(folder / "model.safetensors")
+        drafter.load_state_dict(from_float8(drafter, tensors) if is_float8(tensors) else tensors)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{folder / 'model.safetensors'} cannot be read: {error}.") from error
-    except RuntimeError as error:
+    except (RuntimeError, KeyError) as error:
         raise InputError(f"The tensors in {folder} are not those that its config.json describes: {error}") from error
     return drafter
+
+
+def refuse_float8(drafter: Drafter, folder: Path) -> None:
+    """InputError when ``drafter``, from ``folder``, is one in FP8: its weights are rounded ones."""
+    if any(isinstance(module, Float8Linear) for module in drafter.modules()):
+        raise InputError(f"{folder} is a drafter in FP8.", fix="Give the one in BF16 that it was converted from.")
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -12,6 +12,7 @@ from optistack.errors import InputError, nearest
 from optistack_routing.fleet.address import read_address
 from optistack_routing.proxy.session import SESSION_HEADERS
 from optistack_routing.proxy.settings import PATHS
+from optistack_routing.tap.options import Tap
 
 KEY_VARIABLE = "OPTISTACK_ROUTE_API_KEY"
 ADMIN_KEY_VARIABLE = "OPTISTACK_ROUTE_ADMIN_KEY"
@@ -94,6 +95,7 @@ class Config(BaseModel):
     upstream_api_key_file: Path | None = None
 
     access_log: str | None = None
+    tap: Tap | None = None
 
     @field_validator("replicas")
     @classmethod

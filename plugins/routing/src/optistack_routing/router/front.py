@@ -21,6 +21,8 @@ from optistack_routing.router.accesslog import AccessLog
 from optistack_routing.router.config import KEY_VARIABLE, UPSTREAM_KEY_VARIABLE, Config, read_keys
 from optistack_routing.router.listen import client_tls, server_tls
 from optistack_routing.router.precise import open_overlap
+from optistack_routing.tap.front import TappedFront
+from optistack_routing.tap.recordings import Recordings
 
 log = logging.getLogger("optistack.route")
 
@@ -33,12 +35,16 @@ class FrontSide:
     drain_s: float
     tls: ssl.SSLContext | None = None
     access_log: AccessLog | None = None
+    recordings: Recordings | None = None
     servers: list[asyncio.Server] = field(default_factory=list)
 
     async def serve(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Front(self.settings), sock=listener, ssl=self.tls, backlog=4096)
+        server = await loop.create_server(self._connection, sock=listener, ssl=self.tls, backlog=4096)
         self.servers.append(server)
+
+    def _connection(self) -> Front:
+        return Front(self.settings) if self.recordings is None else TappedFront(self.settings, self.recordings)
 
     def tick(self, now_s: float) -> None:
         if self.access_log is not None:  # first: an error below must not let its lines pile up
@@ -76,6 +82,8 @@ class FrontSide:
             self.settings.overlap.close()
         if self.access_log is not None:
             self.access_log.close()
+        if self.recordings is not None:
+            self.recordings.close()
 
 
 def build_front(config: Config, desk: Desk, recorder: Recorder) -> FrontSide:
@@ -101,4 +109,5 @@ def build_front(config: Config, desk: Desk, recorder: Recorder) -> FrontSide:
     access_log = AccessLog(config.access_log) if config.access_log else None
     if access_log is not None:
         recorder.written = access_log.write
-    return FrontSide(settings, config.drain_s, server_tls(config.tls_cert, config.tls_key), access_log)
+    recordings = Recordings(config.tap) if config.tap is not None else None
+    return FrontSide(settings, config.drain_s, server_tls(config.tls_cert, config.tls_key), access_log, recordings)
