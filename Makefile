@@ -19,7 +19,7 @@ $(VENV)/.ready: pyproject.toml requirements-dev.txt $(PLUGINS:%=%/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable . $(PLUGINS:%=--editable %)
-	$(BIN)/python -m compileall -q core adapters conformance $(PLUGINS:%=%/src)
+	$(BIN)/python -m compileall -q core adapters conformance bench $(PLUGINS:%=%/src)
 	touch $@
 
 vllm: setup

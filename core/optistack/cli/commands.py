@@ -18,6 +18,7 @@ COMMANDS = {
     "apply": "Start the engine with the stack and prove what took effect.",
     "verify": "Check an engine that is already running against a stack.",
     "conformance": "Check that an engine answers as the plain model does.",
+    "bench": "Measure an engine with coding-agent sessions, and compare results.",
     "status": "List the running deployments.",
     "down": "Stop deployments: those named, or all of them.",
     "explain": "Explain a rule, a flag or a setting.",

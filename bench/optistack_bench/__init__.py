@@ -1,0 +1,1 @@
+"""``optistack bench``: closed-loop coding-agent sessions against any OpenAI-compatible endpoint."""

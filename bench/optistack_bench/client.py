@@ -1,0 +1,196 @@
+"""Streams of completions over HTTP/1.1, timed where the bytes arrive: a connection is one asyncio protocol.
+
+At 200 streams of 50 chunks a second a client library's time for a chunk would be most of what is measured, so a chunk
+is not parsed: its end is found, its time is noted, and only what carries usage or an error is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+from urllib.parse import urlsplit
+
+import httptools
+
+from optistack.errors import InputError
+
+COMPLETIONS = "/v1/completions"
+
+
+@dataclass(slots=True)
+class Answer:
+    """One request's, as it came. Times are of the monotonic clock, in seconds; ``chunks_s`` has one for every chunk
+    that carries tokens. ``error`` is "" for an answer that is whole, else what went wrong; ``detail`` the server's
+    words."""
+
+    sent_s: float
+    ended_s: float = 0.0
+    chunks_s: list[float] = field(default_factory=list)
+    usage: dict[str, Any] | None = None
+    error: str = ""
+    detail: str = ""
+
+    @property
+    def connection_failed(self) -> bool:
+        return self.error in (REFUSED, CUT)
+
+
+REFUSED = "no connection"
+CUT = "cut off"
+TIMEOUT = "timeout"
+
+
+class Stream(asyncio.Protocol):
+    """One connection; :meth:`ask` sends a request and returns its whole answer. Not for two requests at once."""
+
+    def __init__(self) -> None:
+        self.usable = True
+        self._transport: asyncio.Transport | None = None
+        self._done: asyncio.Future[None] | None = None
+        self._answer = Answer(0.0)
+        self._parser = httptools.HttpResponseParser(self)
+        self._rest = b""
+        self._finished = False
+        self._now = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.usable = False
+        self._end(CUT, str(error or "the server closed the connection"))
+
+    def data_received(self, data: bytes) -> None:
+        self._now = perf_counter()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._end(CUT, f"no HTTP: {error}")
+            self.close()
+
+    def on_message_begin(self) -> None:
+        self._rest = b""
+
+    def on_body(self, data: bytes) -> None:
+        data = self._rest + data if self._rest else data
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n")
+        *events, self._rest = data.split(b"\n\n")
+        if self._parser.get_status_code() != 200:
+            self._rest = data
+            return
+        for event in events:
+            if event.startswith(b"data:"):
+                self._event(event)
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status != 200:
+            self._end(f"HTTP {status}", self._rest[:300].decode(errors="replace"))
+        elif not self._finished and not self._answer.error:
+            self._end("no end", self._rest[:300].decode(errors="replace") or "the stream ended without [DONE]")
+        else:
+            self._end(self._answer.error, self._answer.detail)
+        if not self._parser.should_keep_alive():
+            self.close()
+
+    def _event(self, event: bytes) -> None:
+        if b'"usage":{' in event or b'"usage": {' in event:
+            self._answer.usage = json.loads(event[5:]).get("usage")
+        elif event.startswith((b"data: [DONE]", b"data:[DONE]")):
+            self._finished = True
+            return
+        elif b'"choices"' not in event and b'"error"' in event:
+            self._answer.error, self._answer.detail = "error event", event[5:305].decode(errors="replace").strip()
+            return
+        if b'"choices":[]' not in event and b'"choices": []' not in event:
+            self._answer.chunks_s.append(self._now)
+
+    def _end(self, error: str, detail: str) -> None:
+        if self._done is not None and not self._done.done():
+            self._answer.error, self._answer.detail = error, detail
+            self._answer.ended_s = perf_counter()
+            self._done.set_result(None)
+
+    async def ask(self, request: bytes, timeout_s: float) -> Answer:
+        assert self._transport is not None
+        self._parser = httptools.HttpResponseParser(self)
+        self._finished = False
+        self._done = asyncio.get_running_loop().create_future()
+        answer = self._answer = Answer(perf_counter())
+        self._transport.write(request)
+        try:
+            await asyncio.wait_for(self._done, timeout_s)
+        except TimeoutError:
+            answer.error, answer.ended_s = TIMEOUT, perf_counter()
+            answer.detail = f"no end after {timeout_s:g} s"
+            self.close()
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        return answer
+
+    def close(self) -> None:
+        self.usable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+
+@dataclass
+class Client:
+    """Asks one server for streams; idle connections are used again. ``fields`` go into every request's body.
+
+    ``url`` has scheme, host and port. Raises InputError for another one.
+    """
+
+    url: str
+    fields: dict[str, Any]
+    session_header: str
+    api_key: str | None = None
+    timeout_s: float = 600.0
+    _idle: list[Stream] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InputError(f"{self.url!r} is not a URL.", fix="Give it like http://127.0.0.1:8000.")
+        self._host, self._tls = parts.hostname, parts.scheme == "https"
+        self._port = parts.port or (443 if self._tls else 80)
+        self._path = parts.path.rstrip("/") + COMPLETIONS
+        self._head = json.dumps({**self.fields, "stream": True, "stream_options": {"include_usage": True}})[:-1]
+        key = f"Authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
+        self._headers = f"POST {self._path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{key}Content-Type: application/json\r\n"
+
+    async def ask(self, prompt: bytes, *, max_tokens: int, session: str) -> Answer:
+        """The answer to ``prompt``, a JSON array of token ids. Never raises for what the server does."""
+        body = b'%b,"max_tokens":%d,"prompt":%b}' % (self._head.encode(), max_tokens, prompt)
+        head = f"{self._headers}{self.session_header}: {session}\r\nContent-Length: {len(body)}\r\n\r\n"
+        started_s = perf_counter()
+        while True:
+            reused = bool(self._idle)
+            try:
+                stream = self._idle.pop() if reused else await self._connect()
+            except OSError as error:
+                return Answer(started_s, perf_counter(), error=REFUSED, detail=str(error))
+            if not stream.usable:
+                continue
+            answer = await stream.ask(head.encode() + body, self.timeout_s)
+            if answer.error == CUT and reused and not answer.chunks_s:
+                continue  # a server may close what is idle at the moment it is used
+            if stream.usable:
+                self._idle.append(stream)
+            return answer
+
+    async def _connect(self) -> Stream:
+        context = ssl.create_default_context() if self._tls else None
+        _, stream = await asyncio.get_running_loop().create_connection(Stream, self._host, self._port, ssl=context)
+        return stream
+
+    def close(self) -> None:
+        for stream in self._idle:
+            stream.close()

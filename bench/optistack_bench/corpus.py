@@ -1,0 +1,63 @@
+"""Real text for prompts, as token ids of the served model: code and prose that every Python brings along."""
+
+from __future__ import annotations
+
+import platform
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+from optistack.errors import InputError
+from optistack.verify.endpoint import Endpoint
+from optistack_bench.synthetic import MADE, Texts
+
+DOMAINS = ("code", "prose", MADE)
+CHUNK_CHARACTERS = 40_000
+"""Text is tokenized in parts of this size; the seams between them do not matter, since ids are what is sent."""
+CHARACTERS_A_TOKEN = 4
+
+
+def read_texts(endpoint: Endpoint, domains: Sequence[str], *, longest_tokens: int) -> tuple[Texts, str]:
+    """Token ids of ``domains`` by the server's own ``/tokenize``, and a sentence on what they are.
+
+    ``longest_tokens`` is a session's length; four times as much text is taken, where there is as much. Raises
+    InputError for an unknown domain, and when the server does not tokenize.
+    """
+    for domain in domains:
+        if domain not in DOMAINS:
+            raise InputError(f"There is no domain {domain!r}.", fix=f"Give some of {', '.join(DOMAINS)}.")
+    real = [domain for domain in domains if domain != MADE]
+    if not real:
+        return Texts({}), "Prompts are random words: they say nothing about acceptance."
+    model = endpoint.model()
+    characters = max(200_000, 4 * longest_tokens * CHARACTERS_A_TOKEN)
+    corpora = {domain: _tokenize(endpoint, model, source(domain)[:characters]) for domain in real}
+    version = platform.python_version()
+    return Texts(
+        corpora
+    ), f"Text of {' and '.join(real)}: the sources and the manual that Python {version} brings along."
+
+
+def source(domain: str) -> str:
+    """``code``: the standard library's modules in the order of their names; ``prose``: the help texts of Python."""
+    if domain == "prose":
+        from pydoc_data.topics import topics
+
+        return "\n\n".join(topics[name] for name in sorted(topics))
+    folder = Path(sysconfig.get_path("stdlib"))
+    return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in sorted(folder.glob("*.py")))
+
+
+def _tokenize(endpoint: Endpoint, model: str, text: str) -> list[int]:
+    ids: list[int] = []
+    for at in range(0, len(text), CHUNK_CHARACTERS):
+        body = {"model": model, "prompt": text[at : at + CHUNK_CHARACTERS], "add_special_tokens": False}
+        response = endpoint.request("POST", "/tokenize", json=body)
+        tokens = response.json().get("tokens") if response.status_code == 200 else None
+        if not isinstance(tokens, list):
+            raise InputError(
+                f"{endpoint.url} does not turn text into tokens: {response.status_code} to /tokenize.",
+                fix="Give --domain made: prompts of random words.",
+            )
+        ids += tokens
+    return ids

@@ -1,0 +1,160 @@
+"""Play a workload's sessions: a fixed number of users (closed loop), or sessions that start at given times (open)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+from time import perf_counter
+
+from optistack_bench.client import Answer, Client
+from optistack_bench.records import Record, record_of
+from optistack_bench.workload import Session, Workload
+
+RECORDED = "recorded"
+
+
+@dataclass(frozen=True)
+class Loop:
+    """How sessions are started.
+
+    ``users``  closed loop: so many at once, each takes the next session when it has finished one
+    ``rate``   open loop: sessions a second, started at exponential intervals whatever becomes of the others; or
+               ``"recorded"``: when the trace says
+    """
+
+    users: int = 1
+    rate: float | str | None = None
+    prefill_only: bool = False
+
+
+@dataclass
+class Played:
+    """What happened. ``full_s`` is the time until which every user had work; ``active_s`` the integral of the requests
+    in flight until then, counted apart from the records (in request-seconds). ``ended`` says why it was broken off."""
+
+    records: list[Record] = field(default_factory=list)
+    wall_s: float = 0.0
+    full_s: float = 0.0
+    active_s: float = 0.0
+    ended: str = ""
+
+
+@dataclass
+class _Flights:
+    """Requests in flight, integrated over time."""
+
+    count: int = 0
+    integral: float = 0.0
+    since_s: float = field(default_factory=perf_counter)
+
+    def change(self, by: int) -> None:
+        now_s = perf_counter()
+        self.integral += self.count * (now_s - self.since_s)
+        self.count, self.since_s = self.count + by, now_s
+
+
+class Player:
+    """Plays one workload once. ``on_record`` is told each request when it is over; ``alive`` is asked, after a
+    connection failed, whether anybody still serves there: ``""``, or why not."""
+
+    def __init__(
+        self,
+        client: Client,
+        loop: Loop,
+        *,
+        seed: int,
+        on_record: Callable[[Record], None],
+        alive: Callable[[], Awaitable[str]],
+    ) -> None:
+        self._client, self._loop, self._seed = client, loop, seed
+        self._on_record, self._alive = on_record, alive
+        self._played = Played()
+        self._flights = _Flights()
+        self._zero_s = 0.0
+        self._dead = asyncio.Event()
+
+    async def play(self, workload: Workload) -> Played:
+        """Play it to its end, or until the server is gone. Cancelled, it closes its connections and keeps nothing."""
+        self._flights = _Flights()
+        self._zero_s = perf_counter()
+        work = self._open(workload) if self._loop.rate is not None else self._closed(workload)
+        main = asyncio.ensure_future(work)
+        death = asyncio.ensure_future(self._dead.wait())
+        try:
+            await asyncio.wait({main, death}, return_when=asyncio.FIRST_COMPLETED)
+            if main.done():
+                main.result()
+        finally:
+            for task in (main, death):
+                task.cancel()
+            await asyncio.gather(main, death, return_exceptions=True)
+            self._client.close()
+        played = self._played
+        played.wall_s = perf_counter() - self._zero_s
+        self._note_full()
+        return played
+
+    async def _closed(self, workload: Workload) -> None:
+        queue = deque(workload.sessions)
+
+        async def user() -> None:
+            while queue:
+                await self._session(queue.popleft())
+            self._note_full()
+
+        async with asyncio.TaskGroup() as users:
+            for _ in range(min(self._loop.users, len(queue))):
+                users.create_task(user())
+
+    async def _open(self, workload: Workload) -> None:
+        random = Random(self._seed)
+        at_s = 0.0
+        first_s = min(session.start_s or 0.0 for session in workload.sessions)
+        async with asyncio.TaskGroup() as users:
+            for session in workload.sessions:
+                if isinstance(self._loop.rate, float):
+                    at_s += random.expovariate(self._loop.rate)
+                else:
+                    at_s = (session.start_s or 0.0) - first_s
+                await asyncio.sleep(max(0.0, self._zero_s + at_s - perf_counter()))
+                users.create_task(self._session(session))
+            self._note_full()
+
+    def _note_full(self) -> None:
+        """The first time that somebody has no more work: until then the load was as asked."""
+        if not self._played.full_s:
+            self._flights.change(0)
+            self._played.full_s = perf_counter() - self._zero_s
+            self._played.active_s = self._flights.integral
+
+    async def _session(self, session: Session) -> None:
+        for number, turn in enumerate(session.turns):
+            await asyncio.sleep(turn.think_s)
+            async with asyncio.TaskGroup() as forks:
+                for fork in turn.forks:
+                    forks.create_task(self._session(fork))
+                self._flights.change(1)
+                try:
+                    answer = await self._client.ask(
+                        turn.prompt,
+                        max_tokens=1 if self._loop.prefill_only else turn.output_tokens,
+                        session=session.name,
+                    )
+                finally:
+                    self._flights.change(-1)
+                record = record_of(answer, session, number, turn, self._zero_s, turn.think_s)
+                self._played.records.append(record)
+                self._on_record(record)
+                if answer.connection_failed:
+                    await self._check(answer)
+
+    async def _check(self, answer: Answer) -> None:
+        why = await self._alive()
+        if why and not self._dead.is_set():
+            self._played.ended = f"The server is gone: {why or answer.detail}"
+            self._dead.set()
+        if self._dead.is_set():
+            await asyncio.Event().wait()  # play() cancels everybody

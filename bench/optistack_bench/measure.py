@@ -1,0 +1,223 @@
+"""Measure one server under one load: warm up, repeat, and keep what is there when something fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from time import perf_counter, process_time
+
+from optistack.cli.options import API_KEY_VARIABLE
+from optistack.errors import CheckFailedError, OptistackError
+from optistack.verify.endpoint import Endpoint
+from optistack_bench.client import Client
+from optistack_bench.corpus import read_texts
+from optistack_bench.counters import between, pages, read_gauges, read_totals
+from optistack_bench.load import Loop, Played, Player
+from optistack_bench.records import Journal, Record
+from optistack_bench.result import Point, Repeat, Server, WorkloadFacts
+from optistack_bench.server import read_server
+from optistack_bench.settings import Settings, WorkloadMaker
+from optistack_bench.summary import summarize
+from optistack_bench.synthetic import Texts
+from optistack_bench.tokens import SALTS
+from optistack_bench.workload import Workload
+
+WARMUP_SALT = SALTS - 1
+GAUGES_EVERY_S = 1.0
+ALIVE_TRIES = 4
+ALIVE_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Target:
+    """``url`` is where requests go, ``engines`` whose metrics are read (the replicas behind a router, or itself)."""
+
+    name: str
+    url: str
+    engines: tuple[str, ...] = ()
+    gpus: int = 1
+    plan_hash: str | None = None
+    planned_kv_tokens: int | None = None
+
+
+@dataclass
+class Bench:
+    """A server that is ready to be measured, with the texts that prompts are made of. Use as a context manager."""
+
+    target: Target
+    settings: Settings
+    journal: Journal
+    say: Callable[[str], None]
+    server: Server = field(init=False)
+    texts: Texts = field(default_factory=lambda: Texts({}))
+    text_rule: str = ""
+
+    def __enter__(self) -> Bench:
+        """Raises InputError when nobody answers, or what is asked for cannot be had there."""
+        key = os.environ.get(API_KEY_VARIABLE)
+        self._front = Endpoint(self.target.url, api_key=key)
+        self._engines = [Endpoint(url, api_key=key) for url in self.target.engines or (self.target.url,)]
+        self.server = read_server(self._front, self._engines[0], self.target, self.settings.context_tokens)
+        if self.settings.needs_text:
+            longest = self.settings.text_tokens(self.server.context_tokens)
+            self.texts, self.text_rule = read_texts(self._engines[0], self.settings.domains, longest_tokens=longest)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for endpoint in (self._front, *self._engines):
+            endpoint.close()
+
+    def point(self, loop: Loop, keep: Callable[[Point], None]) -> Point:
+        """Measure under ``loop``. ``keep`` is given the point after each repeat, and also when it is broken off.
+
+        A repeat that the server does not survive is kept and marked. Raises InputError for a workload that does not
+        fit, and CheckFailedError when the server answers the warm-up with errors only.
+        """
+        maker = WorkloadMaker(
+            self.settings,
+            users=loop.users,
+            texts=self.texts,
+            context_tokens=self.server.context_tokens,
+            model=self.server.model,
+        )
+        workload = maker.make(0)
+        point = Point(
+            target=self.target.name,
+            users=loop.users if loop.rate is None else None,
+            rate=loop.rate,
+            server=self.server,
+            workload=self._facts(workload, maker.divide),
+        )
+        self._warm_up(maker, loop, point)
+        for number in range(self.settings.repeats):
+            repeat = self._repeat(workload if not number else maker.make(number), loop, number, point)
+            point = point.model_copy(update={"repeats": (*point.repeats, repeat)})
+            keep(point)
+            if repeat.ended:
+                break
+        return point
+
+    def _facts(self, workload: Workload, divide: int) -> WorkloadFacts:
+        turns = list(workload.turns())
+        prompt = sum(turn.prompt_tokens for turn in turns)
+        return WorkloadFacts(
+            name=workload.name,
+            digest=workload.digest(),
+            rules=tuple(rule for rule in (*workload.rules, self.text_rule) if rule),
+            sessions=len(workload.sessions),
+            requests=len(turns),
+            longest_tokens=workload.longest_tokens,
+            divide=divide,
+            reusable_share=sum(turn.reusable_tokens for turn in turns) / prompt,
+            skipped=workload.skipped,
+        )
+
+    def _warm_up(self, maker: WorkloadMaker, loop: Loop, point: Point) -> None:
+        if not self.settings.warmup:
+            return
+        self.say(f"{point.load}: warming up")
+        whole = maker.make(WARMUP_SALT)
+        first = whole.sessions[: loop.users]
+        cut = [replace(session, turns=session.turns[: self.settings.warmup]) for session in first]
+        played = self._play(Workload("warm-up", tuple(cut), ()), Loop(users=loop.users), lambda record: None)
+        if played.ended or all(record.error for record in played.records):
+            bad = next((record for record in played.records if record.error), None)
+            said = f"{bad.error}: {bad.detail}" if bad else played.ended
+            raise CheckFailedError(
+                f"{self.target.url} answered no request of the warm-up: {said}.",
+                fix="It has to take token ids as the prompt of /v1/completions, and to stream.",
+            )
+
+    def _repeat(self, workload: Workload, loop: Loop, number: int, point: Point) -> Repeat:
+        total = sum(1 for _ in workload.turns())
+        seen = failed = 0
+
+        def on_record(record: Record) -> None:
+            nonlocal seen, failed
+            seen, failed = seen + 1, failed + bool(record.error)
+            self.journal.add(record, target=point.target, load=point.load, repeat=number)
+            bad = f", {failed} errors" if failed else ""
+            self.say(f"{point.load}, repeat {number + 1} of {self.settings.repeats}: {seen} of {total} requests{bad}")
+
+        before = self._totals()
+        gauges: list[dict[str, float]] = []
+        cpu_s, wall_s = process_time(), perf_counter()
+        played = self._play(workload, loop, on_record, gauges)
+        share = (process_time() - cpu_s) / (perf_counter() - wall_s)
+        after = {} if played.ended else self._totals()
+        repeat = summarize(played, between(before, after), gauges, gpus=self.target.gpus)
+        return repeat.model_copy(update={"figures": {**repeat.figures, "generator_cpu": share}})
+
+    def _play(
+        self,
+        workload: Workload,
+        loop: Loop,
+        on_record: Callable[[Record], None],
+        gauges: list[dict[str, float]] | None = None,
+    ) -> Played:
+        async def work() -> Played:
+            client = Client(
+                self.target.url,
+                self._fields(),
+                self.settings.session_header,
+                os.environ.get(API_KEY_VARIABLE),
+                self.settings.timeout_s,
+            )
+            player = Player(client, loop, seed=self.settings.seed, on_record=on_record, alive=self._alive)
+            watch = asyncio.ensure_future(self._watch(gauges)) if gauges is not None else None
+            try:
+                return await player.play(workload)
+            finally:
+                if watch is not None:
+                    watch.cancel()
+                    await asyncio.gather(watch, return_exceptions=True)
+
+        with _no_collection():
+            return asyncio.run(work())
+
+    def _fields(self) -> dict[str, object]:
+        """What every request asks for: greedy answers of exactly the length that the workload says."""
+        fields: dict[str, object] = {"model": self.server.model, "temperature": 0}
+        return fields | {"ignore_eos": True} if self.server.engine != "unknown" else fields
+
+    def _totals(self) -> dict[str, float]:
+        try:
+            return read_totals(pages(self._engines))
+        except OptistackError:
+            return {}
+
+    async def _watch(self, gauges: list[dict[str, float]]) -> None:
+        while True:
+            with contextlib.suppress(OptistackError):
+                gauges.append(read_gauges(await asyncio.to_thread(pages, self._engines)))
+            await asyncio.sleep(GAUGES_EVERY_S)
+
+    async def _alive(self) -> str:
+        """``""`` when somebody answers at the address, else why not."""
+        why = ""
+        for _ in range(ALIVE_TRIES):
+            try:
+                await asyncio.to_thread(self._front.request, "GET", "/v1/models")
+            except OptistackError as error:
+                why = error.message
+                await asyncio.sleep(ALIVE_EVERY_S)
+            else:
+                return ""
+        return why
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without the garbage collector, whose pauses would stand in the latencies; a repeat makes little garbage."""
+    was = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

@@ -1,0 +1,70 @@
+"""What has to be said beside a point's figures, so that they are not taken for what they are not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from optistack_bench.result import Point
+
+LITTLE_TOLERANCE = 0.1
+BUSY_GENERATOR = 0.8
+HOSTILE_SHARE = 0.9
+
+
+def notes(point: Point) -> Iterator[str]:
+    """Sentences, each with the point's name."""
+    where = f"{point.target}, {point.load}"
+    repeats = point.measured
+    errors: Counter[str] = Counter()
+    for repeat in point.repeats:
+        errors.update(repeat.errors)
+        if repeat.ended:
+            yield f"{where}: PARTIAL, a repeat was broken off. {repeat.ended}"
+    if errors:
+        first = next(repeat.first_error for repeat in point.repeats if repeat.first_error)
+        kinds = ", ".join(f"{count} x {kind}" for kind, count in errors.items())
+        yield f"{where}: {sum(errors.values())} requests failed ({kinds}) and are in no latency. The first: {first}"
+    little = point.mean("little")
+    if little is not None:
+        verdict = "holds" if abs(little - 1) <= LITTLE_TOLERANCE else "does NOT hold: too short, or not steady"
+        yield f"{where}: throughput times latency is {little:.2f} of the requests in flight, so Little's law {verdict}."
+    yield from _hits(where, point)
+    if (busy := point.mean("generator_cpu")) is not None:
+        warn = " It may have been what limits: spread the load." if busy > BUSY_GENERATOR else ""
+        yield f"{where}: the load generator took {busy:.0%} of a core.{warn}"
+    if len(repeats) == 1:
+        yield f"{where}: one repeat, so there is no interval."
+
+
+def _hits(where: str, point: Point) -> Iterator[str]:
+    usage, engine = point.mean("hit_rate_usage"), point.mean("hit_rate_engine")
+    possible = point.mean("hit_rate_possible")
+    if usage is None and engine is None:
+        yield f"{where}: neither usage nor the engine's counters tell cache hits."
+    elif usage is not None and engine is not None:
+        agree = all(repeat.figures.get("hits_agree", 1.0) for repeat in point.measured)
+        tiers = ", ".join(
+            f"{tier} {value:.1%}"
+            for tier in ("device", "host", "storage")
+            if (value := point.mean(f"hit_rate_{tier}")) is not None
+        )
+        word = "agree" if agree else "DISAGREE"
+        yield f"{where}: hits by usage {usage:.1%} and by the engine's counters {engine:.1%} ({tiers}) {word}."
+    if possible is not None and point.measured:
+        sessions = point.measured[0].sessions
+        if sessions and sessions[0].reusable_tokens < HOSTILE_SHARE * sessions[0].prompt_tokens:
+            worst = sessions[0]
+            got = (
+                "" if worst.cached_tokens is None else f", of which {worst.cached_tokens / worst.prompt_tokens:.1%} hit"
+            )
+            allowed = worst.reusable_tokens / worst.prompt_tokens
+            yield (
+                f"{where}: the workload allows {possible:.1%} hits at best; its worst session, {worst.name}, "
+                f"{allowed:.1%}{got}."
+            )
+    if point.mean("foreign_hits"):
+        yield (
+            f"{where}: {point.mean('foreign_hits'):,.0f} tokens of first prompts were cached before they were sent: "
+            "the server has seen this workload. Start it anew, or give another --seed."
+        )

@@ -1,0 +1,116 @@
+"""What became of each request, kept while it happens."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from optistack_bench.client import Answer
+from optistack_bench.workload import Session, Turn
+
+
+@dataclass(slots=True)
+class Record:
+    """One request. Times are seconds since its repeat began, by the monotonic clock.
+
+    ``think_s``  the pause before it
+    ``first_s``  the first token's arrival; None for an answer without any
+    ``gaps_s``   between the chunks that followed, in order
+    ``prompt_tokens``, ``output_tokens``  as the server counts them, as asked where it does not
+    ``cached_tokens``  by the server's usage; None where that does not say
+    ``reusable_tokens``  what the workload allows at best
+    ``error``    "" for an answer that is whole; such requests alone count into latencies
+    """
+
+    session: str
+    domain: str
+    turn: int
+    start_s: float
+    end_s: float
+    first_s: float | None
+    think_s: float
+    prompt_tokens: int
+    output_tokens: int
+    asked_tokens: int
+    cached_tokens: int | None
+    reusable_tokens: int
+    error: str = ""
+    detail: str = ""
+    gaps_s: list[float] = field(default_factory=list)
+
+    @property
+    def ttft_s(self) -> float:
+        assert self.first_s is not None
+        return self.first_s - self.start_s
+
+    @property
+    def latency_s(self) -> float:
+        return self.end_s - self.start_s
+
+    @property
+    def decode_s(self) -> float:
+        """From the first chunk to the last."""
+        return sum(self.gaps_s)
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """What its user sees: tokens after the first a second; None for an answer that came in one piece."""
+        return (self.output_tokens - 1) / self.decode_s if self.output_tokens > 1 and self.decode_s > 0 else None
+
+
+def record_of(answer: Answer, session: Session, number: int, turn: Turn, zero_s: float, think_s: float) -> Record:
+    usage = answer.usage or {}
+    details = usage.get("prompt_tokens_details") or {}
+    chunks = answer.chunks_s
+    return Record(
+        session=session.name,
+        domain=session.domain,
+        turn=number,
+        start_s=answer.sent_s - zero_s,
+        end_s=answer.ended_s - zero_s,
+        first_s=chunks[0] - zero_s if chunks else None,
+        think_s=think_s,
+        prompt_tokens=int(usage.get("prompt_tokens") or turn.prompt_tokens),
+        output_tokens=int(usage.get("completion_tokens") or len(chunks)),
+        asked_tokens=turn.output_tokens,
+        cached_tokens=details.get("cached_tokens"),
+        reusable_tokens=turn.reusable_tokens,
+        error=answer.error or ("" if chunks else "no token"),
+        detail=answer.detail,
+        gaps_s=[after - before for before, after in pairwise(chunks)],
+    )
+
+
+class Journal:
+    """A file of JSON lines, one a request, written as they come, so that what was measured outlives what fails.
+
+    ``path`` None keeps nothing. Raises OSError when it cannot be written.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._file: TextIO | None = path.open("w", encoding="utf-8") if path else None
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def add(self, record: Record, **where: Any) -> None:
+        if self._file is None:
+            return
+        row = {**where, **{key: _short(value) for key, value in asdict(record).items()}}
+        self._file.write(json.dumps(row, separators=(",", ":")) + "\n")
+        self._file.flush()
+
+
+def _short(value: Any) -> Any:
+    """Times to tenths of a millisecond: an answer's line stays short."""
+    if isinstance(value, float):
+        return round(value, 4)
+    return [round(one, 4) for one in value] if isinstance(value, list) else value

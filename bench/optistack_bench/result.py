@@ -1,0 +1,141 @@
+"""The result of a benchmark: a JSON file that is whole at every moment, and says whether it is all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from optistack.errors import InputError
+from optistack.files import write_whole
+from optistack_bench.statistics import Estimate
+
+RESULT_FILE = "result.json"
+JOURNAL_FILE = "requests.jsonl"
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SessionHits(_Value):
+    """``cached_tokens`` is None where the server does not say."""
+
+    name: str
+    requests: int
+    prompt_tokens: int
+    reusable_tokens: int
+    cached_tokens: int | None = None
+
+
+class Repeat(_Value):
+    """The figures of one repeat. ``ended`` says why it was broken off; ``""`` for one that is whole."""
+
+    figures: dict[str, float]
+    by_domain: dict[str, dict[str, float]] = {}
+    by_output: dict[str, dict[str, float]] = {}
+    sessions: tuple[SessionHits, ...] = ()
+    errors: dict[str, int] = {}
+    first_error: str = ""
+    counters: dict[str, float] = {}
+    ended: str = ""
+
+
+class Server(_Value):
+    """Who was measured. ``engine`` and what follows are as it says of itself."""
+
+    url: str
+    model: str
+    engine: str = "unknown"
+    engine_version: str = "unknown"
+    context_tokens: int | None = None
+    kv_tokens: int | None = None
+    kv_dtype: str | None = None
+    gpus: int = 1
+    plan_hash: str | None = None
+    planned_kv_tokens: int | None = None
+
+
+class WorkloadFacts(_Value):
+    name: str
+    digest: str
+    rules: tuple[str, ...]
+    sessions: int
+    requests: int
+    longest_tokens: int
+    divide: int
+    reusable_share: float
+    skipped: tuple[str, ...] = ()
+
+
+class Point(_Value):
+    """One target under one load. ``users`` is None in an open loop."""
+
+    target: str
+    users: int | None
+    rate: float | str | None = None
+    server: Server
+    workload: WorkloadFacts
+    repeats: tuple[Repeat, ...] = ()
+
+    @property
+    def measured(self) -> tuple[Repeat, ...]:
+        """The repeats that are whole, or, where there is none, what there is."""
+        whole = tuple(repeat for repeat in self.repeats if not repeat.ended)
+        return whole or self.repeats
+
+    def estimate(self, figure: str) -> Estimate | None:
+        values = tuple(repeat.figures[figure] for repeat in self.measured if figure in repeat.figures)
+        return Estimate(values) if values else None
+
+    def mean(self, figure: str) -> float | None:
+        found = self.estimate(figure)
+        return None if found is None else found.mean
+
+    @property
+    def load(self) -> str:
+        if self.users is not None:
+            return f"{self.users} user{'s' if self.users != 1 else ''}"
+        return f"{self.rate} sessions/s" if isinstance(self.rate, float) else "recorded times"
+
+
+class Result(_Value):
+    """``state`` is ``running`` while it is made, and stays so when the process is killed; ``partial`` has a ``why``."""
+
+    format: Literal[1] = 1
+    optistack_version: str
+    made_at: str
+    machine: str
+    settings: dict[str, Any]
+    state: Literal["running", "complete", "partial"] = "running"
+    why: str = ""
+    points: tuple[Point, ...] = ()
+
+    def with_point(self, point: Point) -> Result:
+        """``point`` in the place of the one of the same target and load, or behind the others."""
+        same = (point.target, point.users, point.rate)
+        others = [one for one in self.points if (one.target, one.users, one.rate) != same]
+        return self.model_copy(update={"points": (*others, point)})
+
+    @property
+    def exit_code(self) -> int:
+        answered = all(point.mean("ttft_s_p50") is not None for point in self.points)
+        return 0 if self.state == "complete" and self.points and answered else 1
+
+
+def save_result(result: Result, folder: Path) -> None:
+    write_whole(folder / RESULT_FILE, result.model_dump_json(indent=1) + "\n", mode=0o644)
+
+
+def load_result(path: Path) -> Result:
+    """The result in the folder, or the file, ``path``. Raises InputError when there is none."""
+    file = path / RESULT_FILE if path.is_dir() else path
+    try:
+        return Result.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise InputError(
+            f"{file} cannot be read: {error.strerror}.", fix="Give a folder that `optistack bench --out` wrote."
+        ) from error
+    except ValidationError as error:
+        raise InputError(f"{file} is no result of `optistack bench`.", fix="Give its folder or result.json.") from error

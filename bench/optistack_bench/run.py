@@ -1,0 +1,107 @@
+"""Run a benchmark: every point in turn, the result kept after each repeat whatever happens next."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import optistack
+from optistack.errors import InputError, OptistackError
+from optistack_bench.load import Loop
+from optistack_bench.result import JOURNAL_FILE, Point, Result, save_result
+from optistack_bench.settings import Settings
+
+if TYPE_CHECKING:
+    from optistack.engines.progress import Progress
+    from optistack_bench.measure import Target
+
+NEEDED = ("httptools",)
+
+
+def check_installed(*names: str) -> None:
+    """Raise InputError when the libraries of the extra are missing."""
+    from importlib.util import find_spec
+
+    missing = [name for name in (*NEEDED, *names) if find_spec(name) is None]
+    if missing:
+        raise InputError(f"The benchmark needs {', '.join(missing)}.", fix="Run: pip install 'optistack[bench]'")
+
+
+class Run:
+    """A result in the making. ``folder`` None keeps nothing on disk."""
+
+    def __init__(self, settings: Settings, folder: Path | None) -> None:
+        from optistack_bench.records import Journal
+
+        self._folder = folder
+        self.journal = Journal(folder / JOURNAL_FILE if folder else None)
+        self.result = Result(
+            optistack_version=optistack.__version__,
+            made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            machine=platform.platform(),
+            settings=settings.as_json(),
+        )
+        self._save()
+
+    def keep(self, point: Point) -> None:
+        self.result = self.result.with_point(point)
+        self._save()
+
+    def _save(self) -> None:
+        if self._folder is not None:
+            save_result(self.result, self._folder)
+
+    def measure(self, target: Target, settings: Settings, loops: Sequence[Loop], progress: Progress) -> None:
+        """Every load in turn, the smallest first as given; ends the run when the server dies."""
+        from optistack_bench.measure import Bench
+
+        progress.step(f"Measuring {target.name}")
+        with Bench(target, settings, self.journal, progress.detail) as bench:
+            for loop in loops:
+                point = bench.point(loop, self.keep)
+                ended = next((repeat.ended for repeat in point.repeats if repeat.ended), "")
+                if ended:
+                    raise _EndedError(ended)
+
+
+class _EndedError(Exception):
+    """The server died in the middle."""
+
+
+@contextmanager
+def running(settings: Settings, folder: Path | None) -> Iterator[Run]:
+    """A run that is marked at its end: complete, or partial and why.
+
+    A server's death ends the block quietly, since the result says it. An error with nothing measured before is raised
+    as it is; an error after that is kept as the reason, and raised only when it is an interruption.
+    """
+    run = Run(settings, folder)
+    with run.journal:
+        try:
+            yield run
+            run.result = run.result.model_copy(update={"state": "complete"})
+        except _EndedError as error:
+            run.result = run.result.model_copy(update={"state": "partial", "why": str(error)})
+        except OptistackError as error:
+            run.result = run.result.model_copy(update={"state": "partial", "why": error.message})
+            if not run.result.points:
+                raise
+        except BaseException as error:
+            why = "It was interrupted." if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+            run.result = run.result.model_copy(update={"state": "partial", "why": why})
+            raise
+        finally:
+            run._save()
+
+
+def run_endpoint(
+    target: Target, settings: Settings, loops: Sequence[Loop], *, out: Path | None, progress: Progress
+) -> Result:
+    """Measure a server that is there. Raises InputError when it is not."""
+    with running(settings, out) as run:
+        run.measure(target, settings, loops, progress)
+    return run.result

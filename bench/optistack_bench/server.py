@@ -1,0 +1,33 @@
+"""What a server says about itself, as far as figures depend on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optistack.verify.endpoint import Endpoint
+from optistack_bench.result import Server
+
+if TYPE_CHECKING:
+    from optistack_bench.measure import Target
+
+
+def read_server(front: Endpoint, engine: Endpoint, target: Target, context_tokens: int | None) -> Server:
+    """Ask ``front``, and the first ``engine`` behind it. Raises InputError when nobody answers, or no model is served.
+
+    ``context_tokens`` overrules what the server says of its context.
+    """
+    from optistack_conformance.engine import read_engine
+
+    info = read_engine(engine)
+    return Server(
+        url=target.url,
+        model=front.model(),
+        engine=info.name,
+        engine_version=info.version,
+        context_tokens=context_tokens or info.max_tokens,
+        kv_tokens=info.kv_tokens,
+        kv_dtype=info.kv_dtype,
+        gpus=target.gpus,
+        plan_hash=target.plan_hash,
+        planned_kv_tokens=target.planned_kv_tokens,
+    )

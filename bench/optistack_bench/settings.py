@@ -1,0 +1,102 @@
+"""What is asked of a benchmark, and the workload that comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from optistack.errors import InputError, nearest
+from optistack.traces import read_trace
+from optistack_bench.replay import replay
+from optistack_bench.synthetic import FIRST_PROMPT_TOKENS, MADE, SHAPES, Texts, sessions
+from optistack_bench.workload import Workload, check_fits
+
+WORKLOADS = ("sessions", "trace", *SHAPES)
+MAX_DIVIDE = 4_096
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``divide`` None divides sessions by what fits, and leaves other workloads as they are; 0 divides any by what
+    fits. ``warmup`` is requests of each user before anything counts."""
+
+    workload: str = "sessions"
+    trace: Path | None = None
+    sessions: int | None = None
+    turns: int | None = None
+    domains: tuple[str, ...] = ("code", "prose")
+    divide: int | None = None
+    think_limit_s: float = 30.0
+    repeats: int = 3
+    warmup: int = 1
+    seed: int = 0
+    prefill_only: bool = False
+    session_header: str = "X-Session-Id"
+    timeout_s: float = 600.0
+    context_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.workload not in WORKLOADS:
+            raise InputError(f"There is no workload {self.workload!r}.", fix=nearest(self.workload, WORKLOADS))
+        if (self.trace is not None) != (self.workload == "trace"):
+            raise InputError(
+                "A trace is replayed by the workload trace." if self.trace else "Which trace is to be replayed?",
+                fix="Give --workload trace and --trace FILE.",
+            )
+        if self.divide and (self.divide & (self.divide - 1) or self.divide > MAX_DIVIDE):
+            raise InputError(
+                f"--divide {self.divide} is no power of two up to {MAX_DIVIDE}.",
+                fix="Give 1, 2, 4, ..., or auto.",
+            )
+
+    @property
+    def needs_text(self) -> bool:
+        return self.workload != "trace" and set(self.domains) != {MADE}
+
+    def as_json(self) -> dict[str, Any]:
+        return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}
+
+    def text_tokens(self, context_tokens: int | None) -> int:
+        """How long the text of a session may get."""
+        longest = 2 * FIRST_PROMPT_TOKENS
+        return min(longest, context_tokens) if context_tokens else longest
+
+
+class WorkloadMaker:
+    """Makes the same workload for every repeat, with other tokens: what one repeat left in a cache is of no use to the
+    next. The scaling is settled once, by the first."""
+
+    def __init__(self, settings: Settings, *, users: int, texts: Texts, context_tokens: int | None, model: str) -> None:
+        self._settings, self._texts = settings, texts
+        self._context_tokens = context_tokens
+        self._number = settings.sessions or max(2 * users, len(texts.domains))
+        self._trace = read_trace(settings.trace) if settings.trace else None
+        self.divide = self._settled(model)
+
+    def make(self, salt: int) -> Workload:
+        """Raises InputError when there is too much to tell apart."""
+        return self._build(salt, self.divide)
+
+    def _settled(self, model: str) -> int:
+        asked = self._settings.divide
+        if asked is None:
+            asked = 0 if self._settings.workload == "sessions" else 1
+        divide = asked or 1
+        while True:
+            workload = self._build(0, divide)
+            fits = self._context_tokens is None or workload.longest_tokens <= self._context_tokens
+            if asked or fits or divide >= MAX_DIVIDE:
+                check_fits(workload, self._context_tokens, model, divide=divide)
+                return divide
+            divide *= 2
+
+    def _build(self, salt: int, divide: int) -> Workload:
+        asked = self._settings
+        common = {"divide": divide, "seed": asked.seed, "salt": salt}
+        paced = {"turns": asked.turns, "think_limit_s": asked.think_limit_s}
+        if self._trace is not None and asked.trace is not None:
+            return replay(self._trace, name=f"trace {asked.trace.name}", sessions=self._number, **paced, **common)
+        if asked.workload == "sessions":
+            return sessions(number=self._number, texts=self._texts, **paced, **common)
+        return SHAPES[asked.workload](number=self._number, texts=self._texts, **common)

@@ -1,0 +1,104 @@
+"""A result in a terminal or a pipe: a line for each point, and what has to be said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from optistack_bench.notes import notes
+from optistack_bench.result import Point, Result
+from optistack_bench.statistics import Estimate
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+COLUMNS = (
+    ("TTFT p50", "ttft_s_p50", 1000, "ms"),
+    ("p95", "ttft_s_p95", 1000, ""),
+    ("p99", "ttft_s_p99", 1000, ""),
+    ("ITL p50", "itl_s_p50", 1000, "ms"),
+    ("p95", "itl_s_p95", 1000, ""),
+    ("p99", "itl_s_p99", 1000, ""),
+    ("tokens/s/user", "user_tokens_s_p50", 1, ""),
+    ("tokens/min/GPU", "total_tokens_min_gpu", 1, ""),
+    ("out/min/GPU", "output_tokens_min_gpu", 1, ""),
+    ("hits", "hit_rate_usage", 100, "%"),
+    ("possible", "hit_rate_possible", 100, "%"),
+    ("accepted", "acceptance_length", 1, ""),
+    ("queue", "engine_waiting", 1, ""),
+    ("errors", "errors", 1, ""),
+)
+
+
+def result_view(result: Result) -> Iterator[RenderableType]:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("target", "load"):
+        table.add_column(name)
+    for name, *_ in COLUMNS:
+        table.add_column(name, justify="right")
+    for point in result.points:
+        cells = (cell(point.estimate(figure), scale, unit) for _, figure, scale, unit in COLUMNS)
+        table.add_row(Text(point.target), point.load, *cells)
+    yield table
+    for line in facts(result):
+        yield Text(line)
+
+
+def cell(found: Estimate | None, scale: float = 1, unit: str = "") -> str:
+    """``12.3 ±0.4 ms``: mean and half width of the 95% interval."""
+    if found is None:
+        return "-"
+    half = found.half_width
+    spread = "" if not half else f" ±{number(half * scale)}"
+    return f"{number(found.mean * scale)}{spread}{unit and ' ' + unit}"
+
+
+def number(value: float) -> str:
+    """Three digits that tell something."""
+    if value == 0 or value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def facts(result: Result) -> Sequence[str]:
+    """Sentences below the table: who was measured with what, and every note."""
+    lines: list[str] = []
+    for point in result.points:
+        server, work = point.server, point.workload
+        lines.append(
+            f"{point.target}: {server.model} on {server.engine} {server.engine_version}, {server.gpus} GPU(s) counted, "
+            f"KV {server.kv_dtype or 'as the model'}, {_count(server.kv_tokens)} KV tokens."
+        )
+        lines.append(
+            f"{work.name}: {work.requests} requests of {work.sessions} sessions, the longest {work.longest_tokens:,} "
+            f"tokens (workload {work.digest}). {' '.join(work.rules)}"
+        )
+    lines += [line for point in result.points for line in notes(point)]
+    if result.state != "complete":
+        lines.append(f"PARTIAL: {result.why or 'it was broken off'}")
+    return list(dict.fromkeys(lines))
+
+
+def groups_view(point: Point) -> Iterator[RenderableType]:
+    """Figures by domain and by length of the answer, of the first whole repeat."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("part", "requests", "TTFT p50 ms", "ITL p50 ms", "tokens/s/user"):
+        table.add_column(name, justify="right" if name != "part" else "left")
+    for repeat in point.measured[:1]:
+        for name, figures in (
+            *repeat.by_domain.items(),
+            *((f"{key} tokens out", v) for key, v in repeat.by_output.items()),
+        ):
+            cells = (("ttft_s_p50", 1000), ("itl_s_p50", 1000), ("user_tokens_s_p50", 1))
+            shown = (number(figures[key] * scale) if key in figures else "-" for key, scale in cells)
+            table.add_row(name, f"{figures['requests']:.0f}", *shown)
+    yield table
+
+
+def _count(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
