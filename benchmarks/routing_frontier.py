@@ -53,8 +53,11 @@ def policies() -> dict[str, Callable[[int], Policy]]:
         return lambda kv_tokens: KvAware(replace(Parameters(kv_tokens=kv_tokens), **changed))
 
     made: dict[str, Callable[[int], Policy]] = {OURS: ours(), "kv-aware, pool unknown": ours(kv_tokens=None)}
-    for tokens in (4_000, 8_000, 12_000, 24_000, 48_000, 96_000):
+    for tokens in (4_000, 8_000, 12_000, 16_000, 24_000, 48_000, 96_000):
         made[f"kv-aware, {tokens // 1000}k a request"] = ours(tokens_per_request=float(tokens))
+    made["kv-aware, home margin 1"] = ours(home_margin=1.0)
+    made["kv-aware, home margin 0.25"] = ours(home_margin=0.25)
+    made["kv-aware, home margin 1, 16k"] = ours(home_margin=1.0, tokens_per_request=16_000.0)
     made["kv-aware, pending 0"] = ours(pending_weight=0.0)
     made["kv-aware, pending 0.5"] = ours(pending_weight=0.5)
     made["kv-aware, one home"] = ours(max_homes=1)

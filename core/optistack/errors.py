@@ -61,3 +61,18 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     if close:
         return f"Did you mean {close[0]!r}?"
     return "Known: " + ", ".join(known) + "."
+
+
+OWN_PLUGINS = ("dflash", "hicache", "kv-fp8", "quant-nvfp4", "routing")
+"""Plugins of this project, each a distribution called after it."""
+
+
+def where_to_get(plugin: str, installed: Iterable[str]) -> str:
+    """What to do about a ``plugin`` that is not installed: the nearest name, or where it comes from if known."""
+    here = sorted(set(installed))
+    if plugin in OWN_PLUGINS:
+        return f"Install it: pip install optistack-{plugin}."
+    hint = nearest(plugin, [*here, *OWN_PLUGINS])
+    if hint.startswith("Did"):
+        return hint
+    return f"Installed: {', '.join(here) or 'none'}. Another one comes with the distribution that brings it."

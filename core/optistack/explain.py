@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,13 +11,17 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict
 
-from optistack.errors import InputError, nearest
+from optistack.backend import backend_names, get_backend
+from optistack.engines.environment import installed_engines
+from optistack.engines.snapshots import snapshot_versions
+from optistack.errors import InputError
 from optistack.host import Plugin
 from optistack.launch import LaunchArgument, LaunchVariable
 from optistack.plan.plan import Plan
 from optistack.rules import Rule
+from optistack.secrets import shown
 from optistack.settings import CacheTier, KVLayout, Routing, Serving, Speculation, Value, WeightQuantization
-from optistack.stack.spec import ServingSection
+from optistack.stack.spec import ServingSection, StackSpec
 
 SECTIONS: dict[str, type[BaseModel]] = {
     "serving": Serving,
@@ -28,6 +33,8 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "routing": Routing,
 }
 
+ENGINE_KEYS = tuple(f"serving.{name}" for name in ServingSection.model_fields if name not in Serving.model_fields)
+"""Keys of the stack file's section serving that no plugin has an opinion on."""
 
 RECEIPT_LINES = {
     "engine.version": "the engine says the version that the plan is for",
@@ -73,6 +80,13 @@ def explain(topic: str, known: Known) -> Explanation:
         if topic in (lines := receipt_lines(plugin)):
             facts = (("passes when", lines[topic]), ("belongs to", f"plugin {plugin.name} {plugin.info.version}"))
             return Explanation(topic=topic, kind="receipt line", facts=facts)
+    if topic in backend_names():
+        return Explanation(topic=topic, kind="engine", facts=tuple(_engine(topic, known.plan)))
+    if topic in ENGINE_KEYS:
+        meaning = ServingSection.model_fields[topic.partition(".")[2]].description or ""
+        return Explanation(topic=topic, kind="key of the stack file", facts=(("means", meaning),))
+    if topic in StackSpec.model_fields:
+        return Explanation(topic=topic, kind="key of the stack file", facts=tuple(_section(topic)))
     if topic in RECEIPT_LINES:
         return Explanation(topic=topic, kind="receipt line", facts=(("passes when", RECEIPT_LINES[topic]),))
     parts = _parts(known.plan)
@@ -83,12 +97,18 @@ def explain(topic: str, known: Known) -> Explanation:
     if topic.startswith("--") and known.plan is None:
         raise InputError(f"{topic} can be explained only for a stack.", fix="Give the stack file with --stack FILE.")
     names = [*(rule.id for _, rule in known.rules), *setting_paths(), *(name for name, _ in parts)]
-    names += [*RECEIPT_LINES, *(plugin.name for plugin in known.plugins)]
+    names += [
+        *RECEIPT_LINES,
+        *backend_names(),
+        *ENGINE_KEYS,
+        *StackSpec.model_fields,
+        *(plugin.name for plugin in known.plugins),
+    ]
     names += [line for plugin in known.plugins for line in receipt_lines(plugin)]
     names += [f"{plugin.name}.{option}" for plugin in known.plugins for option in plugin.info.options.model_fields]
     raise InputError(
-        f"{topic!r} is no rule, setting, plugin, option, receipt line or flag of the plan.",
-        fix=_short(nearest(topic, names)) or "`optistack plan` shows them all.",
+        f"{topic!r} is no rule, setting, engine, plugin, option, receipt line or flag of the plan.",
+        fix=_near(topic, names) or "`optistack plan` shows them all.",
     )
 
 
@@ -137,9 +157,32 @@ def setting_paths() -> list[str]:
     ]
 
 
-def _short(hint: str) -> str:
-    """A suggestion, but no list of a hundred names."""
-    return hint if len(hint) < 200 else ""
+def _near(topic: str, names: Iterable[str]) -> str:
+    """A suggestion where one is near; no list of a hundred names, and none that only begins alike."""
+    near = difflib.get_close_matches(topic, list(names), n=1, cutoff=0.75)
+    return f"Did you mean {near[0]!r}?" if near else ""
+
+
+def _section(name: str) -> Iterator[tuple[str, str]]:
+    info = StackSpec.model_fields[name]
+    section = info.annotation
+    if isinstance(section, type) and issubclass(section, BaseModel):
+        yield "means", inspect.getdoc(section) or ""
+        yield "keys", ", ".join(section.model_fields)
+    else:
+        yield "means", info.description or ""
+
+
+def _engine(name: str, plan: Plan | None) -> Iterator[tuple[str, str]]:
+    backend = get_backend(name)
+    yield "supported", backend.supported
+    yield "planned for", f"{backend.default_version} where none is installed and the stack pins none"
+    if known := snapshot_versions(backend.snapshots, name):
+        yield "flags known of", ", ".join(known)
+    installed = [f"{e.name} {e.version}" for e in installed_engines() if e.backend == name]
+    yield "installed here", ", ".join(installed) or f"none (`optistack engine install {name}`)"
+    if plan is not None and plan.engine.backend == name:
+        yield "in this plan", plan.engine.version
 
 
 def _rule(source: str, rule: Rule) -> Iterator[tuple[str, str]]:
@@ -200,7 +243,8 @@ def _option(plugin: Plugin, option: str, plan: Plan | None) -> Iterator[tuple[st
 
 def _part(parts: Iterable[LaunchArgument | LaunchVariable], plan: Plan | None) -> Iterator[tuple[str, str]]:
     for part in parts:
-        yield "in this plan", part.value if part.value is not None else "on"
+        name = part.flag if isinstance(part, LaunchArgument) else part.name
+        yield "in this plan", shown(name, part.value) or "on"
         yield "set by", part.source
         if part.why or part.reference:
             yield "because", _reason("", part.why, part.reference)

@@ -16,7 +16,7 @@ import pluggy
 
 from optistack import hookspecs
 from optistack.contract import breach, in_one_line, unmarked_hooks
-from optistack.errors import InputError, OptistackError, PlanRefusedError, nearest
+from optistack.errors import InputError, OptistackError, PlanRefusedError, where_to_get
 from optistack.markers import PROJECT
 from optistack.ordering import by_domain, in_order
 from optistack.plugin import HOOK_API, PluginInfo
@@ -121,13 +121,7 @@ class Host:
             raise InputError(
                 f"Plugin {name} is switched off.", fix=f"Take it out of --no-plugin or {DISABLE_VARIABLE}."
             )
-        hint = nearest(name, self._plugins)
-        fix = (
-            hint
-            if hint.startswith("Did")
-            else f"{hint} Install the distribution that brings it, optistack-{name}.".strip()
-        )
-        raise InputError(f"No plugin is called {name!r}.", fix=fix)
+        raise InputError(f"No plugin is called {name!r}.", fix=where_to_get(name, self._plugins))
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """Those of ``names`` that no plugin here has, be it loaded, switched off or broken."""

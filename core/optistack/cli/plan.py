@@ -58,7 +58,9 @@ def plan(
     if diff is not None:
         _show_diff(made, diff, chosen, stack, json=json)
     elif json:
-        screen.print_json(made)
+        from optistack.secrets import json_shown
+
+        screen.print_json(json_shown(made.model_dump(mode="json")))
     elif not to_stdout:
         _show(made)
     if script is not None:
@@ -73,7 +75,7 @@ def plan(
         from optistack.plan.lock import write_lock
 
         write_lock(made, lock)
-        screen.note(f"Locked in {lock}; `optistack apply --lock {lock}` starts exactly this.")
+        screen.note(f"Locked in {lock}; `optistack apply --lock {lock}` starts exactly this.{_of_secrets(made)}")
     if preflight:
         _require_asked(made)
 
@@ -124,11 +126,20 @@ def _write_script(made: Plan, path: Path | None) -> None:
     from optistack.engines.environment import installed_engines
     from optistack.plan.lock import write_file
     from optistack.plan.script import script
+    from optistack.secrets import secrets_of
 
     here = next((engine for engine in installed_engines() if str(engine.python) == made.engine.python), None)
     text = script(made, engine_env=here.env if here else {})
     if path is None:
         print(text, end="")
         return
-    write_file(path, text, mode=0o755)
-    screen.note(f"The launch is in {path}.")
+    write_file(path, text, mode=0o700 if secrets_of(made) else 0o755)
+    screen.note(f"The launch is in {path}.{_of_secrets(made)}")
+
+
+def _of_secrets(made: Plan) -> str:
+    """What to know of a file that starts the plan."""
+    from optistack.secrets import secrets_of
+
+    names = secrets_of(made)
+    return f" It holds the secret of {', '.join(names)} in clear, and only you can read it." if names else ""

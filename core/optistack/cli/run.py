@@ -6,6 +6,7 @@ reader of a pipe went away.
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from optistack import __version__
-from optistack.cli.commands import COMMANDS, EPILOG, Commands
+from optistack.cli.commands import EPILOG, Commands
 from optistack.errors import OptistackError, PlanRefusedError
 
 WRONG_INPUT = 2
@@ -111,6 +112,12 @@ def _report(error: Exception, words: Sequence[str]) -> int:
     return code
 
 
+def _only_near_options(error: Any) -> None:
+    """Of the options that typer would suggest for an unknown one, keep those that look like a slip of the pen."""
+    if getattr(error, "possibilities", None):
+        error.possibilities = difflib.get_close_matches(error.option_name, error.possibilities, cutoff=0.8)
+
+
 def _described(error: Exception, words: Sequence[str]) -> tuple[int, str, str, dict[str, Any]]:
     """Exit code, sentence, fix, and what else ``--json`` tells."""
     if isinstance(error, PlanRefusedError) and error.rule:
@@ -123,7 +130,10 @@ def _described(error: Exception, words: Sequence[str]) -> tuple[int, str, str, d
         return error.exit_code, error.message, error.fix, {"problems": problems} if problems else {}
     usage = getattr(error, "format_message", None)  # typer's own errors about the command line
     if usage is not None:
-        command = " ".join(["optistack", *(word for word in words[:1] if word in COMMANDS)])
+        _only_near_options(error)
+        context = getattr(error, "ctx", None)
+        begun = " ".join(["optistack", *(word for word in words[:1] if not word.startswith("-"))])
+        command = context.command_path if context is not None else begun
         return WRONG_INPUT, usage(), f"`{command} --help` shows how it goes.", {}
     if isinstance(error, OSError) and error.filename:
         return WRONG_INPUT, f"{error.filename}: {error.strerror}.", "Check the path and its permissions.", {}

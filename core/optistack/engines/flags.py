@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from optistack.engines.probe import EngineProbe, FlagInfo
-from optistack.errors import nearest
+
+NEAR = 0.8
+"""How alike a flag must be to be suggested: all begin with two dashes, and many share a word."""
 
 _NEGATIVE_NUMBER = re.compile(r"^-\d+$|^-\d*\.\d+$")
 
@@ -96,9 +99,9 @@ def _unknown(written: str, name: str, spelled: dict[str, FlagInfo], probe: Engin
             f"{_engine(probe)} has no flag {written}, only longer ones.",
             fix=f"Write {' or '.join(longer[:4])}.",
         )
-    return FlagProblem(
-        written, f"{_engine(probe)} has no flag {written}.", fix=nearest(name, spelled) if len(name) > 3 else ""
-    )
+    near = difflib.get_close_matches(name, spelled, n=1, cutoff=NEAR) if len(name) > 3 else []
+    fix = f"Did you mean {near[0]!r}?" if near else f"Its own --help lists its {len(probe.flags)} flags."
+    return FlagProblem(written, f"{_engine(probe)} has no flag {written}.", fix=fix)
 
 
 def _engine(probe: EngineProbe) -> str:

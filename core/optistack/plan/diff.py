@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from optistack.launch import FrontLaunch, Launch
 from optistack.memory.budget import MemoryBudget
 from optistack.plan.plan import Plan
+from optistack.secrets import shown
 from optistack.verify.verify import promised_by
 
 
@@ -59,8 +60,8 @@ def diff_plans(before: Plan, after: Plan) -> tuple[Difference, ...]:
                     Difference(
                         part=part,
                         name=name,
-                        before=was[0] if was else None,
-                        after=now[0] if now else None,
+                        before=shown(name, was[0]) if was else None,
+                        after=shown(name, now[0]) if now else None,
                         who_before=was[1] if was else "",
                         who_after=now[1] if now else "",
                     )

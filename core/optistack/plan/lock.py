@@ -14,6 +14,7 @@ from optistack.facts.model import ModelFacts
 from optistack.files import write_whole
 from optistack.host import Host
 from optistack.plan.plan import Plan
+from optistack.secrets import secrets_of
 
 FORMAT = 1
 
@@ -25,9 +26,13 @@ _SHAPE = ("architecture", "layers", "dense_layers", "hidden", "intermediate", "v
 
 
 def write_lock(plan: Plan, path: Path) -> None:
-    """Save ``plan`` at ``path``, whole or not at all. Raises InputError when the folder cannot be written to."""
+    """Save ``plan`` at ``path``, whole or not at all; for its owner alone where the launch carries a secret.
+
+    Raises InputError when the folder cannot be written to.
+    """
     content = {"optistack_lock": FORMAT, "hash": plan.hash(), "plan": plan.lasting()}
-    write_file(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    write_file(path, text, mode=0o600 if secrets_of(plan) else 0o644)
 
 
 def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:

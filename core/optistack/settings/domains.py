@@ -85,7 +85,13 @@ class Settings(BaseModel):
 
 
 class Serving(BaseModel):
-    """Settings of the engine as a whole. Any plugin may have an opinion on them through ``Settings.serving``."""
+    """Settings of the engine as a whole. Any plugin may have an opinion on them through ``Settings.serving``.
+
+    ``prefill_attention_backend``  the attention kernels for prompts, where they are others than for decoding
+    ``cuda_graph_max_batch``  the largest batch of decoding that a CUDA graph is captured for
+    ``metrics``  the engine publishes its counters at /metrics
+    ``cache_report``  an answer's usage tells how many prompt tokens came from the prefix cache
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -108,6 +114,8 @@ class WeightQuantization(Settings):
     ``checkpoint_format``  ``modelopt``, ``compressed-tensors``, ... or ``none``
     ``experts``, ``shared_experts``, ``dense``  precision word by component: ``nvfp4``, ``fp8``, ``int4``, ``bf16``
     ``engine_quantization``  the word to pass to the engine; normally unset, the engine reads the checkpoint
+    ``moe_backend``  the kernels that run the experts
+    ``fp4_gemm_backend``  the kernels of FP4 matrix products
     """
 
     checkpoint_format: Value[str] = Unset
@@ -125,6 +133,7 @@ class KVLayout(Settings):
     ``dtype``, ``draft_dtype``  ``bfloat16``, ``fp8_e4m3``, ... (``auto`` is not an answer: a plan says what it is)
     ``page_size_tokens``  tokens in a KV page (SGLang's page size, vLLM's block size)
     ``scales``  where FP8 scales come from: ``checkpoint``, ``file`` (``scales_file``) or ``unit`` (1.0)
+    ``scales_file``  the file of FP8 scales
     """
 
     dtype: Value[str] = Unset
@@ -135,10 +144,14 @@ class KVLayout(Settings):
 
 
 class Speculation(Settings):
-    """Speculative decoding. ``method`` is a free word: ``dflash``, ``eagle3``, ``ngram``, ...
+    """Speculative decoding.
 
-    ``num_draft_tokens`` is the number of tokens proposed in each step, the bonus token not counted.
-    ``draft_checkpoint`` is a folder or a hub id.
+    ``method``  a free word: ``dflash``, ``eagle3``, ``ngram``, ...
+    ``draft_checkpoint``  the drafter: a folder or a hub id
+    ``num_draft_tokens``  tokens proposed in each step, the bonus token not counted
+    ``draft_quantization``  the word for the drafter's weights to pass to the engine
+    ``draft_attention_backend``  the attention kernels of the drafter
+    ``draft_window_tokens``  how far back the drafter's attention looks
     """
 
     method: Value[str] = Unset
@@ -156,6 +169,12 @@ class CacheTier(Settings):
     ``backend``  ``native``, ``file``, ``mooncake``, ``nixl``, ``lmcache``, ...
     ``capacity_bytes``  of one replica, over all of its ranks
     ``key``  what tells apart directories whose bytes differ (model, dtype, page size, layout, engine version)
+    ``write_policy``  when KV is copied to the tier: ``write_through``, ``write_back``, ...
+    ``layout``  how pages lie in the tier
+    ``io_backend``  what copies between device and host: ``kernel`` or ``direct``
+    ``directory``  the folder of a tier of files
+    ``prefetch_policy``  how long a request waits for its KV to come back: ``best_effort``, ``timeout``, ...
+    ``extra_config``  further keys for the tier's backend, as the engine takes them
     """
 
     level: Literal[2, 3]
@@ -178,6 +197,11 @@ class Routing(Settings):
     ``precise``  the router follows what each replica's KV cache holds, by the events that the engine publishes
     ``overload_margin``  requests that a replica may carry above another before a session leaves its KV for that one
     ``parameters``  further numbers of the policy, by their names there
+    ``policy``  how a replica is chosen: ``kv-aware``, ``affinity``, ``least-loaded``, ``round-robin`` or ``random``
+    ``session_header``  the HTTP header that names a request's session
+    ``target_concurrency``  requests meant to run on one replica at once
+    ``max_homes``  replicas on which a session's KV is remembered
+    ``session_idle_s``  seconds after its last request until a session is forgotten
     """
 
     front: Value[bool] = Unset

@@ -74,8 +74,11 @@ def read_document(path: Path) -> Document:
     return parse_document(text, str(path))
 
 
-def parse_document(text: str, name: str) -> Document:
-    """Like :func:`read_document` for ``text`` that is already read; ``name`` is what errors call it."""
+def parse_document(text: str, name: str, *, kind: str = "stack file") -> Document:
+    """Like :func:`read_document` for ``text`` that is already read; ``name`` is what errors call it.
+
+    ``kind`` is what it should be, where that is no stack file.
+    """
     try:
         root = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
@@ -85,11 +88,11 @@ def parse_document(text: str, name: str) -> Document:
         raise InputError(f"{name}{line} is not valid YAML: {reason}.", fix="Check indentation and quotes.") from error
     except yaml.YAMLError as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"{name} is not valid YAML: {reason}.", fix="A stack file is UTF-8 text.") from error
+        raise InputError(f"{name} is not valid YAML: {reason}.", fix=f"A {kind} is UTF-8 text.") from error
     if root is None:
         raise InputError(f"{name} is empty.", fix="A stack file needs at least model.checkpoint.")
     if not isinstance(root, yaml.MappingNode):
-        raise InputError(f"{name}:{_line(root, ())}: a stack file is a mapping, such as `model:`.")
+        raise InputError(f"{name}:{_line(root, ())}: a {kind} is a mapping.", fix="Write `key: value` on each line.")
     return Document(name, _Reader(name).mapping(root, ()), root)
 
 

@@ -58,7 +58,7 @@ def validate(document: Document, host: Host) -> StackSpec:
 def _plugin_problems(document: Document, host: Host, plugins: dict[str, Any]) -> Iterator[Problem]:
     missing = host.missing(plugins)
     if len(missing) > 1:
-        message, fix = none_of(missing)
+        message, fix = none_of(missing, [plugin.name for plugin in host.plugins()])
         yield Problem(document.where(("plugins", missing[0])), message, fix)
     for name, options in plugins.items():
         if len(missing) > 1 and name in missing:

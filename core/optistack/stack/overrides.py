@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from optistack.errors import InputError, nearest
+from optistack.errors import OWN_PLUGINS, InputError, nearest, where_to_get
 from optistack.stack.document import Document
 from optistack.stack.spec import StackSpec
 
@@ -41,11 +41,11 @@ def apply_overrides(document: Document, overrides: Overrides, installed: Collect
         return  # the file itself is wrong there, and validation says so
     missing = [name for name in overrides.plugins if name not in installed]
     if len(missing) > 1:
-        message, fix = none_of(missing)
+        message, fix = none_of(missing, installed)
         raise InputError(message, fix=fix)
     for name in overrides.plugins:
         if name not in installed:
-            raise InputError(f"-p {name}: no plugin is called {name!r}.", fix=_install(name, installed))
+            raise InputError(f"-p {name}: no plugin is called {name!r}.", fix=where_to_get(name, installed))
         if name not in used:
             document.put(("plugins", name), {}, f"-p {name}")
     for name in overrides.without:
@@ -88,14 +88,9 @@ def _assignment(text: str, used: Collection[str], installed: Collection[str]) ->
     raise InputError(f"--set {text}: {words[0]!r} is neither a plugin of this stack nor a section of it.", fix=hint)
 
 
-def none_of(missing: Sequence[str]) -> tuple[str, str]:
+def none_of(missing: Sequence[str], installed: Collection[str]) -> tuple[str, str]:
     """What to say about several plugins that are not here: a sentence and its fix."""
-    fix = f"Install the distributions that bring them: {', '.join(f'optistack-{name}' for name in missing)}."
-    return f"No plugins are called {', '.join(map(repr, missing))}.", fix
-
-
-def _install(name: str, installed: Collection[str]) -> str:
-    hint = nearest(name, installed)
-    return (
-        hint if hint.startswith("Did") else f"{hint} Install the distribution that brings it, optistack-{name}.".strip()
-    )
+    ours = [f"optistack-{name}" for name in missing if name in OWN_PLUGINS]
+    get = f"pip install {' '.join(ours)}. " if ours else ""
+    others = "" if len(ours) == len(missing) else where_to_get("", installed)
+    return f"No plugins are called {', '.join(map(repr, missing))}.", f"{get}{others}".strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -81,9 +81,9 @@ def problems_of(
         if entry["type"] == "extra_forbidden":
             found.append(Problem(place, *_unknown_key(steps, model, whole)))
         elif entry["type"] == "missing":
-            found.append(Problem(place, f"{label} is missing.", _describe(model, steps)))
+            found.append(Problem(place, f"{label} is missing.", _how_to_mend(model, steps, missing=True)))
         else:
-            found.append(Problem(place, f"{label} {_must_be(entry)}.", _describe(model, steps)))
+            found.append(Problem(place, f"{label} {_must_be(entry)}.", _how_to_mend(model, steps)))
     return found
 
 
@@ -132,8 +132,9 @@ def _section(model: type[BaseModel], steps: Steps) -> type[BaseModel] | None:
     """The model of the section at ``steps`` below ``model``; ``None`` where the path leaves typed ground."""
     for step in steps:
         info = model.model_fields.get(str(step))
-        kind = info.annotation if info is not None else None
-        if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        kinds = (info.annotation, *get_args(info.annotation)) if info is not None else ()  # X, or X | None
+        kind = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+        if kind is None:
             return None
         model = kind
     return model
@@ -150,8 +151,11 @@ def _home_of(key: str, model: type[BaseModel]) -> str:
     return ""
 
 
-def _describe(model: type[BaseModel], steps: Steps) -> str:
-    """The description of the field at ``steps``: what to write there."""
+def _how_to_mend(model: type[BaseModel], steps: Steps, *, missing: bool = False) -> str:
+    """What to do about the field at ``steps``, and what it means."""
     section = _section(model, steps[:-1])
     info = section.model_fields.get(str(steps[-1])) if section is not None and steps else None
-    return (info.description or "") if info is not None else ""
+    if info is None or not info.description:
+        return ""
+    do = f"Add {steps[-1]}" if missing else "Change it" if info.is_required() else "Change it or leave it out"
+    return f"{do}; it means: {info.description}"

@@ -279,15 +279,35 @@ def refusal(words: dict[str, Any], text: str | None = None, folder: Path | None 
 def test_what_cannot_be_used_is_said_in_a_sentence(tmp_path: Path) -> None:
     assert "no option 'replica'" in refusal({}, "replica: x\n", tmp_path)
     assert "Did you mean 'replicas'?" in refusal({}, "replica: x\n", tmp_path)
-    assert "route.yaml:2: this is no YAML" in refusal({}, "port: 1\n  bad: [\n", tmp_path)
-    assert "holds no options" in refusal({}, "- 1\n", tmp_path)
-    assert "port in the command line" in refusal({"port": 70000})
+    assert "route.yaml:2 is not valid YAML" in refusal({}, "port: 1\n  bad: [\n", tmp_path)
+    assert "is a mapping" in refusal({}, "- 1\n", tmp_path)
+    assert refusal({"port": 70000}).startswith("--port: option port of the router must be at most 65535, not 70000.")
+    assert "route.yaml:2: option retries of the router must be a whole number, not 'x'." in refusal(
+        {}, "port: 1\nretries: x\n", tmp_path
+    )
+    assert "route.yaml:2: the key 'port' is already set in line 1" in refusal({}, "port: 1\nport: 2\n", tmp_path)
+    assert "3 cannot be a key here" in refusal({}, "3: 4\n", tmp_path)
+    assert "precise.page_tokens of the router is missing" in refusal(
+        {}, "precise: {checkpoint: /x, events: {}}\n", tmp_path
+    )
+    assert "has no option 'page_token' in precise. Did you mean 'page_tokens'?" in refusal(
+        {}, "precise: {checkpoint: /x, events: {}, page_token: 3}\n", tmp_path
+    )
     assert "is not the URL of a replica" in refusal({"replicas": ["ftp://h"]})
     assert "names no port" in refusal({"replicas": ["gpu-3"]})
     assert "each needs its own" in refusal({"port": 9000, "admin_port": 9000})
     assert "has a path" in refusal({"replicas": ["http://h:1/v1"]})
+    assert "'a b' is not the name of an HTTP header" in refusal({"session_headers": ["a b"]})
+    assert refusal({"replica_dns": "engines"}).endswith("it names no port. Write NAME:PORT.")
     assert "is new in each request" in refusal({"session_headers": ["X-Request-ID"]})
     assert "go together" in refusal({"tls_cert": "x"})
+    none, cert, empty = tmp_path / "none.pem", tmp_path / "cert.pem", tmp_path / "empty.pem"
+    cert.write_text("-----BEGIN CERTIFICATE-----\n")
+    empty.touch()
+    assert f"{none}: No such file" in refusal({"admin_tls_cert": cert, "admin_tls_key": none})
+    assert f"{none}: No such file" in refusal({"admin_tls_cert": none, "admin_tls_key": empty})
+    assert f"{empty} holds no private key" in refusal({"admin_tls_cert": cert, "admin_tls_key": empty})
+    assert f"{none}: No such file" in refusal({"upstream_ca": none})
     assert "for everybody" in refusal({"admin_host": "0.0.0.0"})
     assert "no policy 'kv'" in refusal({"policy": "kv"})
     assert "max_homes" in refusal({"parameters": {"max_home": 2}})

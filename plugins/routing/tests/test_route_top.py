@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from optistack.errors import CheckFailedError
+from optistack.errors import CheckFailedError, InputError, OptistackError
 from optistack_routing.admin.state import merged, quantile, snapshot, spread
 from optistack_routing.admin.top import client, fetch
 from optistack_routing.commands import app
@@ -70,6 +70,15 @@ class Admin:
     def __exit__(self, *error: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+@pytest.mark.parametrize(("admin", "error"), [("http://127.0.0.1:9", CheckFailedError), ("http://a b", InputError)])
+def test_top_without_a_router_is_a_failed_check_and_without_a_url_wrong_input(
+    admin: str, error: type[OptistackError]
+) -> None:
+    for more in ([], ["--once"], ["--json"]):
+        result = CliRunner().invoke(app, ["top", "--admin", admin, *more])
+        assert isinstance(result.exception, error)
 
 
 def test_top_once_shows_replicas_load_and_hits() -> None:

@@ -22,6 +22,7 @@ TITLES = {
     Part.FLAG: "Flags",
     Part.VARIABLE: "Variables",
     Part.FILE: "Files",
+    Part.FRONT: "Front",
     Part.RULE: "Rules that fired",
 }
 

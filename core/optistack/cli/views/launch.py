@@ -10,6 +10,7 @@ from rich.text import Text
 from optistack.cli.views.common import Entries, columns, heading, indented, reason
 from optistack.launch import FrontLaunch, Launch, LaunchArgument, LaunchFile, LaunchVariable
 from optistack.plan.plan import FlagCheck, Plan
+from optistack.secrets import shown
 
 Part = LaunchArgument | LaunchVariable | LaunchFile
 
@@ -50,9 +51,9 @@ def _parts(launch: Launch | FrontLaunch, *, wide: bool) -> Iterator[RenderableTy
 
 def _word(part: Part) -> Text:
     if isinstance(part, LaunchArgument):
-        return Text.assemble((part.flag, "bold"), f" {part.value}" if part.value is not None else "")
+        return Text.assemble((part.flag, "bold"), f" {shown(part.flag, part.value)}" if part.value is not None else "")
     if isinstance(part, LaunchVariable):
-        return Text.assemble((part.name, "bold green"), f"={part.value}")
+        return Text.assemble((part.name, "bold green"), f"={shown(part.name, part.value)}")
     return Text.assemble((part.name, "bold magenta"), f" {len(part.content.encode()):,} bytes")
 
 

@@ -34,15 +34,25 @@ def plan_view(plan: Plan, *, wide: bool) -> Iterator[RenderableType]:
 
 
 def _head(plan: Plan, *, wide: bool) -> Iterator[RenderableType]:
-    installed = "" if plan.engine.installed else " (not installed here)"
     yield heading(plan.spec.name, f"plan {plan.hash()[:12]}")
     table = columns(None, None if wide else 120)
     table.add_row("model", _model(plan.model))
-    table.add_row("engine", f"{plan.engine.backend} {plan.engine.version}{installed}")
+    table.add_row("engine", f"{plan.engine.backend} {plan.engine.version}{_absent(plan)}")
     table.add_row("node", _node(plan))
     table.add_row("workload", _workload(plan))
     table.add_row("plugins", joined(f"{use.name} {use.version}" for use in plan.plugins) or "none")
     yield indented(table)
+
+
+def _absent(plan: Plan) -> str:
+    """What to know of an engine that cannot be started here."""
+    if plan.engine.installed:
+        return ""
+    from optistack.engines.environment import installed_engines
+
+    same = (plan.engine.backend, plan.engine.version)
+    other = next((found.name for found in installed_engines() if (found.backend, found.version) == same), None)
+    return f" (no build for this node is installed here; {other} is)" if other else " (not installed here)"
 
 
 def _model(model: ModelFacts) -> str:

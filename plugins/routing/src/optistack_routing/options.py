@@ -26,6 +26,15 @@ _DEFAULT = Parameters()
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
 
 
+def header_of_a_session(header: str) -> str:
+    """``header`` as it is looked for. Raises ValueError for one that cannot name a session."""
+    if not _TOKEN.fullmatch(header):
+        raise ValueError(f"{header!r} is not the name of an HTTP header")
+    if header.lower() in PER_REQUEST_HEADERS:
+        raise ValueError(f"{header} is new in each request, so every request would be a session of its own")
+    return header.lower()
+
+
 class Options(BaseModel):
     """``plugins: {routing: {...}}``. None of them is needed."""
 
@@ -79,13 +88,7 @@ class Options(BaseModel):
     @field_validator("session_header")
     @classmethod
     def _a_header_of_a_session(cls, header: str | None) -> str | None:
-        if header is None:
-            return None
-        if not _TOKEN.fullmatch(header):
-            raise ValueError(f"{header!r} is not the name of an HTTP header")
-        if header.lower() in PER_REQUEST_HEADERS:
-            raise ValueError(f"{header} is new in each request, so every request would be a session of its own")
-        return header.lower()
+        return None if header is None else header_of_a_session(header)
 
     @field_validator("parameters")
     @classmethod

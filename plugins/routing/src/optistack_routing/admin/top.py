@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from optistack.errors import CheckFailedError
+from optistack.errors import CheckFailedError, InputError
 from optistack_routing.admin.state import quantile
+from optistack_routing.fleet.address import read_address
 from optistack_routing.proxy.record import GAP_S, TTFT_S
 from optistack_routing.router.config import ADMIN_KEY_VARIABLE
 
@@ -18,9 +19,13 @@ MIGRATIONS = ("spilled", "rehomed", "failed_over")
 
 
 def client(url: str) -> httpx.Client:
-    """A client of the admin side at ``url``; its key comes from the environment."""
+    """A client of the admin side at ``url``; its key comes from the environment. Raises InputError for no URL."""
     import httpx
 
+    try:
+        url = read_address(url).url
+    except InputError:
+        raise InputError(f"--admin {url} is not the URL of an admin side.", fix="Write http://HOST:PORT.") from None
     key = os.environ.get(ADMIN_KEY_VARIABLE, "")
     return httpx.Client(base_url=url, timeout=5.0, headers={"Authorization": f"Bearer {key}"} if key else {})
 
@@ -33,9 +38,8 @@ def fetch(admin: httpx.Client) -> dict[str, Any]:
         answer = admin.get("/state")
         data = answer.json()
     except (httpx.HTTPError, ValueError) as error:
-        raise CheckFailedError(
-            f"No router answers at {admin.base_url}: {error}.", fix="Give its admin address with --admin."
-        ) from None
+        fix = "Start the router, or give its admin address with --admin."
+        raise CheckFailedError(f"No router answers at {admin.base_url}: {error}.", fix=fix) from None
     if answer.status_code != 200:
         said = data.get("error", {}).get("message", answer.status_code)
         raise CheckFailedError(f"The router refuses: {said}", fix=f"Set {ADMIN_KEY_VARIABLE}.")

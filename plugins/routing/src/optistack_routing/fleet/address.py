@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import socket
 from dataclasses import dataclass
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from optistack.errors import InputError
@@ -50,3 +52,30 @@ def read_address(text: str) -> Address:
     port = port or (443 if tls else 80)
     shown = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return Address(f"{parts.scheme}://{shown}:{port}", parts.hostname, port, tls)
+
+
+def is_own(address: Address, host: str, port: int) -> bool:
+    """Whether requests to ``address`` would come back to the process that listens on ``host`` and ``port``."""
+    if not port or address.port != port:
+        return False
+    there, here = _addressed(address.host), _addressed(host)
+    if there == here:
+        return True
+    if here in ("0.0.0.0", "::"):  # every address of this machine
+        return _is_of_this_machine(there)
+    return False
+
+
+def _addressed(host: str) -> str:
+    return "127.0.0.1" if host.lower() == "localhost" else host.lower()
+
+
+def _is_of_this_machine(host: str) -> bool:
+    """Only an address that is its own can be bound to. A name is not looked up: it may be another one tomorrow."""
+    try:
+        family = socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except (ValueError, OSError):
+        return False
+    return True

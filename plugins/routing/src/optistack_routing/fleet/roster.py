@@ -67,7 +67,10 @@ class Member:
 
 @dataclass
 class Roster:
-    """``changed`` is called when a replica may have begun to accept requests, ``joined`` and ``left`` with its name."""
+    """``changed`` is called when a replica may have begun to accept requests, ``joined`` and ``left`` with its name.
+
+    ``is_own`` tells the router's own addresses.
+    """
 
     ledger: Ledger
     new_breaker: Callable[[], Breaker]
@@ -77,13 +80,18 @@ class Roster:
     probe: Callable[[Member], None] = lambda member: None
     joined: Callable[[str], None] = lambda name: None
     left: Callable[[str], None] = lambda name: None
+    is_own: Callable[[Address], bool] = lambda address: False
 
     def __iter__(self) -> Iterator[Member]:
         return iter(list(self.members.values()))
 
     def add(self, url: str, source: Source, now_s: float) -> Member:
-        """Take a replica in; one that is known already stays as it is, and stops leaving. Raises InputError."""
+        """Take a replica in; one that is known already stays as it is, and stops leaving. Raises InputError, for the
+        router's own address too: its requests would go round in a circle.
+        """
         address = read_address(url)
+        if self.is_own(address):
+            raise InputError(f"{url} is where this router itself listens, and no replica.", fix="Give the engine's.")
         known = self.members.get(address.url)
         if known is not None:
             if known.leaving:

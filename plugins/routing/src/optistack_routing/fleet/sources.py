@@ -26,7 +26,10 @@ class Named:
 
     def now_names(self, urls: frozenset[str], now_s: float) -> None:
         for url in sorted(urls - self.urls):
-            self.roster.add(url, self.source, now_s)
+            try:
+                self.roster.add(url, self.source, now_s)
+            except InputError as error:  # the others are replicas all the same
+                log.warning("not taken in: %s", error)
         for url in sorted(self.urls - urls):
             member = self.roster.members.get(url)
             if member is not None and member.source is self.source:

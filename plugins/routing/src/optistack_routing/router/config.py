@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from optistack.errors import InputError, nearest
-from optistack_routing.fleet.address import read_address
+from optistack.errors import InputError
+from optistack.stack.document import Document, Steps, parse_document
+from optistack.stack.problems import problems_of
+from optistack_routing.fleet.address import Address, is_own, read_address
 from optistack_routing.proxy.session import SESSION_HEADERS
 from optistack_routing.proxy.settings import PATHS
 from optistack_routing.tap.options import Tap
@@ -17,6 +20,9 @@ from optistack_routing.tap.options import Tap
 KEY_VARIABLE = "OPTISTACK_ROUTE_API_KEY"
 ADMIN_KEY_VARIABLE = "OPTISTACK_ROUTE_ADMIN_KEY"
 UPSTREAM_KEY_VARIABLE = "OPTISTACK_ROUTE_UPSTREAM_KEY"
+
+OPTIONS = {"replicas": "--replica", "session_headers": "--session-header"}
+"""Options of the command line that are not called like their keys."""
 
 
 class Precise(BaseModel):
@@ -97,20 +103,12 @@ class Config(BaseModel):
     access_log: str | None = None
     tap: Tap | None = None
 
-    @field_validator("replicas")
-    @classmethod
-    def _urls(cls, replicas: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(_checked(url) for url in replicas)
-
     @field_validator("session_headers")
     @classmethod
     def _header_names(cls, headers: tuple[str, ...]) -> tuple[str, ...]:
-        from optistack_routing.options import PER_REQUEST_HEADERS
+        from optistack_routing.options import header_of_a_session
 
-        for header in headers:
-            if header.lower() in PER_REQUEST_HEADERS:
-                raise ValueError(f"{header} is new in each request, so every request would be a session of its own")
-        return tuple(header.lower() for header in headers)
+        return tuple(header_of_a_session(header) for header in headers)
 
     @field_validator("paths")
     @classmethod
@@ -120,59 +118,73 @@ class Config(BaseModel):
                 raise ValueError(f"the path {path!r} does not begin with /")
         return paths
 
-    @model_validator(mode="after")
-    def _pairs(self) -> Config:
-        for cert, key in (("tls_cert", "tls_key"), ("admin_tls_cert", "admin_tls_key")):
-            if (getattr(self, cert) is None) is not (getattr(self, key) is None):
-                raise ValueError(f"{cert} and {key} go together")
-        if self.port and (self.host, self.port) == (self.admin_host, self.admin_port):
-            raise ValueError(f"admin_port is {self.port} like port, and each needs its own")
-        if self.precise is not None and self.workers > 1:
-            raise ValueError("precise goes with one worker")
-        return self
 
-
-def _checked(url: str) -> str:
-    try:
-        return read_address(url).url
-    except InputError as error:
-        raise ValueError(f"{error.message} {error.fix}") from None
+Where = Callable[[Steps], str]
 
 
 def load(path: Path | None, given: dict[str, Any]) -> Config:
     """The configuration in the file ``path``, with what was ``given`` on the command line. Raises InputError."""
-    data: dict[str, Any] = {}
-    where = "the command line"
-    if path is not None:
-        where = str(path)
-        data = _read(path)
-    unknown = [key for key in data if key not in Config.model_fields]
-    if unknown:
-        raise InputError(f"{path}: there is no option {unknown[0]!r}.", fix=nearest(unknown[0], Config.model_fields))
+    document = _read(path) if path is not None else Document("the command line", {})
+    for name, value in given.items():
+        document.put((name,), value, OPTIONS.get(name, f"--{name.replace('_', '-')}"))
     try:
-        return Config.model_validate({**data, **given})
+        config = Config.model_validate(document.data)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"]) or "options"
-        said = first["msg"].removeprefix("Value error, ")
-        place = "the command line" if first["loc"] and first["loc"][0] in given else where
-        raise InputError(f"{name} in {place}: {said}.", fix="docs/router.md lists every option.") from None
+        first = problems_of(error, Config, document.where, whole="the router")[0]
+        raise InputError(first.sentence(), fix=first.fix or "docs/router.md lists every option.") from None
+    _check_pairs(config, document.where)
+    return config.model_copy(update={"replicas": tuple(_addresses(config, document.where))})
 
 
-def _read(path: Path) -> dict[str, Any]:
-    import yaml
+def _check_pairs(config: Config, where: Where) -> None:
+    for cert, key in (("tls_cert", "tls_key"), ("admin_tls_cert", "admin_tls_key")):
+        given = [name for name in (cert, key) if getattr(config, name) is not None]
+        if len(given) == 1:
+            missing = key if given[0] == cert else cert
+            raise InputError(f"{where((given[0],))}: {cert} and {key} go together.", fix=f"Give {missing} as well.")
+    if config.port and (config.host, config.port) == (config.admin_host, config.admin_port):
+        raise InputError(
+            f"{where(('admin_port',))}: admin_port is {config.port} like port, and each needs its own.",
+            fix="Give another admin_port.",
+        )
+    if config.precise is not None and config.workers > 1:
+        raise InputError(f"{where(('workers',))}: precise goes with one worker.", fix="Leave workers out.")
 
+
+def _addresses(config: Config, where: Where) -> Iterator[str]:
+    """The URLs of the replicas, as they are called everywhere."""
+    if config.replica_dns is not None:
+        _read_at(config.replica_dns, where(("replica_dns",)), "NAME:PORT")
+    for index, text in enumerate(config.replicas):
+        place = where(("replicas", index))
+        address = _read_at(text, place)
+        for host, port in ((config.host, config.port), (config.admin_host, config.admin_port)):
+            if is_own(address, host, port):
+                raise InputError(
+                    f"{place}: {text} is where this router itself listens, and no replica.",
+                    fix="Give the engine's address, or the router another port.",
+                )
+        yield address.url
+
+
+def _read_at(text: str, place: str, form: str = "") -> Address:
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        return read_address(text)
+    except InputError as error:
+        fix = f"Write {form}." if form else error.fix
+        raise InputError(f"{place}: {error.message}", fix=fix) from None
+
+
+def _read(path: Path) -> Document:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not a text file in UTF-8.", fix="Write one `option: value` a line.") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}.", fix="Check the path and its permissions.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        line = getattr(getattr(error, "problem_mark", None), "line", None)
-        at = f"{path}:{line + 1}" if line is not None else str(path)
-        raise InputError(f"{at}: this is no YAML.", fix="Write one `option: value` a line.") from None
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: the file holds no options.", fix="Write one `option: value` a line.")
-    return data
+    if not any(line.split("#", 1)[0].strip() for line in text.splitlines()):
+        return Document(str(path), {})
+    return parse_document(text, str(path), kind="file of the router's options")
 
 
 def read_keys(path: Path | None, variable: str) -> tuple[bytes, ...]:

@@ -15,6 +15,7 @@ from optistack.errors import InputError
 from optistack_routing.admin.api import Admin, AdminConnection
 from optistack_routing.admin.metrics import Exposition
 from optistack_routing.admin.state import merged, state
+from optistack_routing.fleet.address import is_own
 from optistack_routing.fleet.circuit import Breaker
 from optistack_routing.fleet.desk import LocalDesk
 from optistack_routing.fleet.health import Probes
@@ -129,6 +130,9 @@ def build_control(config: Config) -> Control:
         ledger,
         lambda: Breaker(config.breaker_failures, config.breaker_open_s, config.breaker_longest_s),
         checks_health=bool(config.health_path),
+        is_own=lambda address: (
+            is_own(address, config.host, config.port) or is_own(address, config.admin_host, config.admin_port)
+        ),
     )
     keys = read_keys(config.upstream_api_key_file, UPSTREAM_KEY_VARIABLE)
     authorization = b"Bearer " + keys[0] if keys else None

@@ -47,13 +47,30 @@ def server_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
+    _require_pem(cert, b"CERTIFICATE-----", "certificate")
+    _require_pem(key, b"PRIVATE KEY-----", "private key")
     try:
-        context.load_cert_chain(cert, key)
-    except (OSError, ssl.SSLError) as error:
-        raise InputError(
-            f"{cert} and {key} are no certificate and its key: {error}.", fix="Both are PEM files."
-        ) from None
+        context.load_cert_chain(cert, key, password=_no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise InputError(f"{key} is not the key of {cert}.", fix="Give the two that belong together.") from None
+        fix = "A key without a password is needed, and both as PEM files."
+        raise InputError(f"{cert} and {key} cannot be used: {error.reason or error}.", fix=fix) from None
     return context
+
+
+def _require_pem(path: Path, mark: bytes, kind: str) -> None:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}.", fix="Check the path and its permissions.") from None
+    if mark not in content:
+        raise InputError(f"{path} holds no {kind}.", fix=f"Give a PEM file with a {kind} in it.")
+
+
+def _no_password() -> str:
+    """Otherwise OpenSSL would ask for one on the terminal."""
+    return ""
 
 
 def client_tls(ca: Path | None) -> ClientTLS:
@@ -66,9 +83,11 @@ def client_tls(ca: Path | None) -> ClientTLS:
 @cache
 def _client_context(ca: Path | None) -> ssl.SSLContext:
     # Reading the system's certificates takes longer than all the rest of a start.
+    if ca is not None:
+        _require_pem(ca, b"CERTIFICATE-----", "certificate")
     try:
         context = ssl.create_default_context(cafile=str(ca) if ca else None)
-    except (OSError, ssl.SSLError) as error:
-        raise InputError(f"{ca} holds no certificates: {error}.", fix="It is a PEM file.") from None
+    except ssl.SSLError as error:
+        raise InputError(f"{ca} cannot be read: {error.reason or error}.", fix="Give a PEM file.") from None
     context.set_alpn_protocols(["http/1.1"])
     return context
