@@ -12,12 +12,14 @@ from optistack.errors import InputError
 from optistack_conformance.client import Client
 from optistack_conformance.faults.catalog import EXPECTED, Fault
 from optistack_conformance.faults.proxy import FaultyProxy
+from optistack_conformance.faults.rates import alarms, seen
 from optistack_conformance.faults.server import FaultyServer
 from optistack_conformance.outcomes import Outcome
 from optistack_conformance.reference import measure_reference, save_reference
 from optistack_conformance.report import Report
 from optistack_conformance.runner import run_suite
 from optistack_conformance.selection import Selection
+from optistack_conformance.statistics.rates import Rate
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +70,12 @@ def test_the_lowest_tier_sees_the_fault(fault: Fault, baseline_file: str) -> Non
     assert report.verdict_of(expected.tier) is Outcome.FAIL, f"{expected.what}: {report.tiers}"
     assert expected.case in failed(report)
     assert report.exit_code == 1
+
+
+def test_rates_count_what_is_seen_and_what_is_not() -> None:
+    assert seen(Fault.DROPPED_TOKEN, range(2)) == Rate(2, 2)
+    assert alarms(Fault.DROPPED_TOKEN, range(2)) == Rate(0, 2)
+    assert seen(Fault.LEAKED_STOP, range(1)) == Rate(1, 1), "one that a proxy does"
 
 
 def test_a_lossy_candidate_that_loses_nothing_is_inconclusive_when_the_suite_is_small(baseline_file: str) -> None:
