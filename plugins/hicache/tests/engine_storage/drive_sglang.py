@@ -1,7 +1,7 @@
 """SGLang's own file backend, and its own prefetch thread on top, with CPU tensors: what they make of damaged files.
 
-Run by an engine's Python: ``python drive_sglang.py FOLDER [SMALL_FOLDER]``. Prints one JSON object. ``FOLDER`` is empty;
-``SMALL_FOLDER`` lies on a file system with less room than a few pages.
+Run by an engine's Python: ``python drive_sglang.py FOLDER [SMALL_FOLDER]``. Prints one JSON object. ``FOLDER`` is
+empty; ``SMALL_FOLDER`` lies on a file system with less room than a few pages.
 """
 
 from __future__ import annotations
@@ -177,13 +177,14 @@ def full(small: Path) -> dict[str, object]:
     store = backend(small)
     written = [number for number in range(30, 400) if store.set(key(number), page(number).repeat(64))]
     read = [outcome(store, number, page(number).repeat(64)) for number in written]
+    left = [file for file in small.iterdir() if ".tmp" in file.name]
+    next(small.glob("*.bin")).unlink()
     return {
         "refused": 370 - len(written),
         "read back": sorted(set(read)),
-        "temporary files left": len([name for name in os.listdir(small) if ".tmp" in name]),
-        "after one is removed": "written" if not os.remove(next(small.glob("*.bin"))) and store.set(
-            key(999), page(999).repeat(64)) else "refused",
-    }  # fmt: skip
+        "temporary files left": len(left),
+        "after one is removed": "written" if store.set(key(999), page(999).repeat(64)) else "refused",
+    }
 
 
 def main() -> None:
