@@ -150,6 +150,24 @@ class TestRules:
         assert self.rule(bench, "hicache-storage-by-hand", args=("--log-level", "info"), **options) is None
 
     @pytest.mark.parametrize(
+        ("mla", "layout", "io_backend", "fires"),
+        [
+            (False, "page_head", "kernel", None),
+            (False, "page_head", "direct", "with io_backend direct"),
+            (True, "page_head", "kernel", "for an MLA model"),
+            (False, "page_first_kv_split", "kernel", "Ascend"),
+            (True, "layer_first", "direct", None),
+            (True, "page_first", "kernel", None),
+        ],
+    )
+    def test_layouts_that_sglang_takes_and_cannot_copy(
+        self, make_bench: Any, gqa: dict[str, Any], mla: bool, layout: str, io_backend: str, fires: str | None
+    ) -> None:
+        bench = make_bench() if mla else make_bench(target=gqa)
+        says = self.rule(bench, "hicache-sglang-copies", layout=layout, io_backend=io_backend)
+        assert says is None if fires is None else fires in says
+
+    @pytest.mark.parametrize(
         ("backend", "version", "fires"),
         [
             ("sglang", "0.5.21", "until a restart"),

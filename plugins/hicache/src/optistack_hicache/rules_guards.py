@@ -56,6 +56,18 @@ def _damage(context: RuleContext) -> str | None:
     return None
 
 
+def _copies(context: RuleContext) -> str | None:
+    tier = context.stack.tier(2)
+    if tier is None or tier.layout.value is None:
+        return None
+    layout, io_backend, attention = tier.layout.value, tier.io_backend.value or "kernel", context.model.attention.kind
+    if layout == "page_first_kv_split":
+        return f"layout {layout} on a GPU of NVIDIA (it is Ascend's)"
+    if layout == "page_head" and attention == "mla":
+        return "layout page_head for an MLA model, which has one head"
+    return "layout page_head with io_backend direct" if (layout, io_backend) == ("page_head", "direct") else None
+
+
 def _by_hand(context: RuleContext) -> str | None:
     tier = context.stack.tier(3)
     options = context.spec.plugins.get("hicache") or {}
@@ -82,6 +94,15 @@ GUARDS = (
         message="{detail}.",
         fix="Install it in the engine's environment, or use storage: file.",
         upstream="sglang 0.5.23 mem_cache/storage/backend_factory.py",
+    ),
+    Rule(
+        id="hicache-sglang-copies",
+        severity=Severity.ERROR,
+        backends=("sglang",),
+        fires=_copies,
+        message="SGLang takes {detail} and fails when it makes the host pool or first copies into it.",
+        fix="Leave layout out, or use page_first, page_first_direct or layer_first.",
+        upstream="sglang 0.5.17 to 0.5.23 mem_cache/pool_host/mha.py, mla.py: Unsupported layout",
     ),
     Rule(
         id="hicache-storage-by-hand",
