@@ -28,6 +28,9 @@ def storage_key(ctx: PlanContext, layout: str | None) -> str:
         "kv_scales": [kv.scales.value, kv.scales_file.value],
         "page_size_tokens": kv.page_size_tokens.value,
         "layout": layout,
+        # vLLM lays KV out as its attention kernels want it, and its own folder names do not say how.
+        "attention_backend": ctx.so_far.serving.attention_backend.value,
+        "tag": ctx.options.storage_tag,
         "tensor": parallel.tensor,
         "attention_data": parallel.attention_data,
         "draft": [speculation.method.value, _draft_identity(ctx), kv.draft_dtype.value],

@@ -43,6 +43,11 @@ class HiCacheOptions(BaseModel):
         description="Folder for the storage tier; a folder named by everything that changes the bytes is made in it.",
         json_schema_extra={"path": True},
     )
+    storage_tag: str | None = Field(
+        None,
+        min_length=1,
+        description="A word that goes into the name of that folder, for what changes the bytes and is not seen here.",
+    )
     storage_quota_gib: float | None = Field(None, gt=0, description="Size that the storage tier may reach.")
     storage_config: dict[str, Any] = Field(
         default_factory=dict, description="Further settings of the storage backend, in its own words."

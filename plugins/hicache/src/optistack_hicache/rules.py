@@ -7,6 +7,7 @@ from typing import Any
 from optistack.facts.node import GIB
 from optistack.rules import Evidence, Rule, RuleContext, Severity
 from optistack.settings import CacheTier
+from optistack_hicache.rules_guards import GUARDS
 from optistack_hicache.sizing import host_kv, host_room
 
 PLACES = ("file_storage_path", "root_dir", "storage_dir")
@@ -196,4 +197,5 @@ RULES = (
         upstream="https://github.com/sgl-project/sglang/pull/37172",
         evidence=Evidence.REPORTED,
     ),
+    *GUARDS,
 )

@@ -1,0 +1,128 @@
+"""Rules that keep a storage folder from being unusable, shared by what must not share it, or read damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from optistack.rules import Evidence, Rule, RuleContext, Severity
+from optistack.versions import at_least
+
+UNSEEN_FLAGS = (
+    "--json-model-override-args",
+    "--hf-overrides",
+    "--dtype",
+    "--revision",
+    "--quantization-param-path",
+    "--calculate-kv-scales",
+    "--kv-cache-dtype-skip-layers",
+    "--kv-cache-dtype",
+    "--page-size",
+    "--block-size",
+)
+"""Flags that change KV bytes or how they lie; given by hand, nothing in the stack knows of them."""
+
+
+def _folder(context: RuleContext) -> str | None:
+    """Only where the engine is on this machine: a plan for another one says nothing of the folders here."""
+    tier = context.stack.tier(3)
+    if tier is None or not tier.directory.value or not context.engine.installed:
+        return None
+    from optistack_hicache.storage.ready import trouble
+
+    return trouble(Path(tier.directory.value), tier.capacity_bytes.value)
+
+
+def _package(context: RuleContext) -> str | None:
+    tiers, engine = context.stack.tiers, context.engine
+    if not engine.installed or engine.python is None:
+        return None
+    from optistack_hicache.storage.ready import missing_package
+
+    for tier in tiers:
+        package = missing_package(engine.backend, tier.backend.value or "", engine.python)
+        if package is not None:
+            return f"The {tier.backend.value} tier needs the package {package}, and {engine.python} has none"
+    return None
+
+
+def _damage(context: RuleContext) -> str | None:
+    tier = context.stack.tier(3)
+    if tier is None or tier.backend.value != "file":
+        return None
+    if context.engine.backend == "sglang" and not at_least(context.engine.version, "0.5.23"):
+        return "ends the thread of SGLang that reads storage: nothing more comes from storage until a restart"
+    if context.engine.backend == "vllm" and not at_least(context.engine.version, "0.32"):
+        return "or goes away between look-up and read leaves the request on vLLM waiting without end"
+    return None
+
+
+def _copies(context: RuleContext) -> str | None:
+    tier = context.stack.tier(2)
+    if tier is None or tier.layout.value is None:
+        return None
+    layout, io_backend, attention = tier.layout.value, tier.io_backend.value or "kernel", context.model.attention.kind
+    if layout == "page_first_kv_split":
+        return f"layout {layout} on a GPU of NVIDIA (it is Ascend's)"
+    if layout == "page_head" and attention == "mla":
+        return "layout page_head for an MLA model, which has one head"
+    return "layout page_head with io_backend direct" if (layout, io_backend) == ("page_head", "direct") else None
+
+
+def _by_hand(context: RuleContext) -> str | None:
+    tier = context.stack.tier(3)
+    options = context.spec.plugins.get("hicache") or {}
+    if tier is None or options.get("storage_tag"):
+        return None
+    words = [word.partition("=")[0] for word in context.spec.engine_args]
+    return " and ".join(dict.fromkeys(word for word in words if word in UNSEEN_FLAGS)) or None
+
+
+GUARDS = (
+    Rule(
+        id="hicache-storage-folder",
+        severity=Severity.ERROR,
+        fires=_folder,
+        message="The storage tier cannot work here: {detail}.",
+        fix="Make room or give rights there, or set storage_dir (and storage_quota_gib) to what fits.",
+        upstream="sglang 0.5.23 mem_cache/hicache_storage.py:787, vllm 0.33 v1/kv_offload/tiering/fs/manager.py",
+        evidence=Evidence.OBSERVED,
+    ),
+    Rule(
+        id="hicache-storage-package",
+        severity=Severity.ERROR,
+        fires=_package,
+        message="{detail}.",
+        fix="Install it in the engine's environment, or use storage: file.",
+        upstream="sglang 0.5.23 mem_cache/storage/backend_factory.py",
+    ),
+    Rule(
+        id="hicache-sglang-copies",
+        severity=Severity.ERROR,
+        backends=("sglang",),
+        fires=_copies,
+        message="SGLang takes {detail} and fails when it makes the host pool or first copies into it.",
+        fix="Leave layout out, or use page_first, page_first_direct or layer_first.",
+        upstream="sglang 0.5.17 to 0.5.23 mem_cache/pool_host/mha.py, mla.py: Unsupported layout",
+    ),
+    Rule(
+        id="hicache-storage-by-hand",
+        severity=Severity.ERROR,
+        fires=_by_hand,
+        message="{detail} of engine_args changes KV bytes, and the storage folder's name does not know of it: an "
+        "engine without it would read the same files.",
+        fix="Give the option storage_tag a word for it, or set it through the stack file.",
+        upstream="sglang 0.5.23 mem_cache/hicache_storage.py:762, vllm 0.33 v1/kv_offload/file_mapper.py",
+        evidence=Evidence.OBSERVED,
+    ),
+    Rule(
+        id="hicache-storage-damage",
+        severity=Severity.DEGRADED,
+        fires=_damage,
+        message="A file that is too short {detail}.",
+        fix="Run `optistack hicache verify --sizes-only --remove` on storage_dir before each start, or use a newer "
+        "engine.",
+        upstream="sglang 0.5.21 managers/cache_controller.py prefetch_io_aux_func, vllm 0.26 "
+        "v1/kv_offload/tiering/manager.py lookup",
+        evidence=Evidence.OBSERVED,
+    ),
+)

@@ -1,0 +1,182 @@
+"""What is refused before an engine starts, and that no two settings share a storage folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from plugins.hicache.tests.tier_files import put, sglang_file
+
+from optistack.facts.node import GIB
+from optistack.rules import RuleContext
+from optistack.settings import KVLayout, Serving, Speculation, choose
+from optistack.stack.spec import ParallelSection
+from optistack_hicache.rules import RULES
+from optistack_hicache.storage.ready import missing_package, trouble
+
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "rope_theta": (10_000.0, 50_000.0),
+    "quantized": (None, "fp8"),
+    "dtype": ("bfloat16", "fp8_e4m3", "fp8_e5m2"),
+    "page": (None, 32, 64),
+    "scales": (None, "unit", "checkpoint"),
+    "layout": ("page_first", "layer_first", "page_first_direct"),
+    "tensor": (1, 2, 4),
+    "attention_data": (1, 2),
+    "draft": (None, "a/draft", "another/draft"),
+    "draft_dtype": (None, "bfloat16"),
+    "kernels": (None, "fa3", "flashinfer"),
+    "backend": ("sglang", "vllm"),
+    "version": ("0.5.21", "0.5.23", "0.33.0"),
+    "tag": (None, "rope8"),
+}
+"""Everything that changes the bytes of a page, or what they mean."""
+
+CONFIGURATIONS = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in CHOICES.items()})
+
+
+def key_of(make_bench: Any, one: dict[str, Any]) -> str:
+    kv = KVLayout(
+        dtype=choose(one["dtype"]),
+        **{
+            name: choose(one[word])
+            for name, word in (("page_size_tokens", "page"), ("scales", "scales"), ("draft_dtype", "draft_dtype"))
+            if one[word] is not None
+        },
+    )
+    others: list[Any] = [kv]
+    if one["draft"]:
+        others.append(Speculation(draft_checkpoint=choose(one["draft"])))
+    if one["kernels"]:
+        others.append(Serving(attention_backend=choose(one["kernels"])))
+    bench = make_bench(
+        backend=one["backend"],
+        version=one["version"],
+        others=others,
+        parallel=ParallelSection(tensor=one["tensor"], attention_data=min(one["attention_data"], one["tensor"])),
+    )
+    bench.target["rope_theta"] = one["rope_theta"]
+    if one["quantized"]:
+        bench.target["quantization_config"] = {"quant_method": one["quantized"], "activation_scheme": "dynamic"}
+    options = {"storage": "file", "storage_dir": "/ssd", "layout": one["layout"], "storage_tag": one["tag"]}
+    return str(bench.resolve(**options).tier(3).directory.value)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(one=CONFIGURATIONS, field=st.sampled_from(sorted(CHOICES)), pick=st.integers(0, 1))
+def test_a_folder_is_read_under_one_setting_of_every_field_alone(
+    make_bench: Any, one: dict[str, Any], field: str, pick: int
+) -> None:
+    one = {**one, "tensor": max(2, one["tensor"])}
+    others = [value for value in CHOICES[field] if value != one[field] and not (field == "tensor" and value == 1)]
+    other = {**one, field: others[pick % len(others)]}
+    assert key_of(make_bench, one) == key_of(make_bench, one)
+    assert key_of(make_bench, one) != key_of(make_bench, other)
+
+
+class TestFolder:
+    def test_a_folder_that_can_be_made_is_fine(self, tmp_path: Path) -> None:
+        assert trouble(tmp_path / "not" / "yet", None) is None
+        assert trouble(tmp_path, None) is None
+
+    def test_a_file_in_the_way(self, tmp_path: Path) -> None:
+        file = put(tmp_path / "file")
+        assert trouble(file, None) == f"{file} is a file"
+        assert trouble(file / "below", None) == f"{file} is a file"
+
+    def test_no_right_to_write(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("os.access", lambda *_: False)
+        assert f"{tmp_path} may not be written" in str(trouble(tmp_path / "kv", None))
+
+    def test_a_quota_larger_than_the_disk(self, tmp_path: Path) -> None:
+        assert "storage_quota_gib is 1048576" in str(trouble(tmp_path, 2**20 * GIB))
+        assert trouble(tmp_path, 1) is None
+
+    def test_a_full_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("optistack_hicache.storage.ready.FULL_BYTES", 2**80)
+        assert "is full" in str(trouble(tmp_path, None))
+
+    def test_two_models_in_one_folder(self, tmp_path: Path) -> None:
+        put(sglang_file(tmp_path, 1, model="one"))
+        assert trouble(tmp_path, None) is None
+        put(sglang_file(tmp_path, 1, model="two"))
+        assert trouble(tmp_path, None) == f"{tmp_path} holds KV of one and of two"
+
+
+class TestRules:
+    def rule(self, bench: Any, name: str, *, installed: bool = True, args: tuple[str, ...] = (), **options: Any) -> Any:
+        stack = bench.resolve(**options)
+        spec = bench.spec.model_copy(update={"engine_args": args, "plugins": {"hicache": options}})
+        engine = bench.engine.model_copy(update={"installed": installed, "python": sys.executable})
+        context = RuleContext(
+            spec=spec,
+            stack=stack,
+            model=bench.model,
+            node=bench.node,
+            engine=engine,
+            budget=bench.budget(stack),
+            launch=bench._launch(),
+        )
+        found = next(rule for rule in RULES if rule.id == name)
+        return found.fires(context)
+
+    def test_the_folder_is_looked_at_on_the_machine_of_the_engine_alone(self, bench: Any, tmp_path: Path) -> None:
+        file = put(tmp_path / "file")
+        options = {"storage": "file", "storage_dir": str(file)}
+        assert "is a file" in self.rule(bench, "hicache-storage-folder", **options)
+        assert self.rule(bench, "hicache-storage-folder", installed=False, **options) is None
+        good = {"storage": "file", "storage_dir": str(tmp_path / "kv")}
+        assert self.rule(bench, "hicache-storage-folder", **good) is None
+
+    def test_a_backend_whose_package_is_not_installed(self, bench: Any) -> None:
+        assert "needs the package mooncake" in self.rule(bench, "hicache-storage-package", storage="mooncake")
+        assert self.rule(bench, "hicache-storage-package", storage="file", storage_dir="/ssd") is None
+        assert self.rule(bench, "hicache-storage-package", installed=False, storage="mooncake") is None
+
+    def test_a_package_that_is_there_is_fine(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(__import__("optistack_hicache.storage.ready", fromlist=["x"]).PACKAGES, ("a", "b"), "json")
+        assert missing_package("a", "b", sys.executable) is None
+        assert missing_package("sglang", "mooncake", "/no/such/python") is None
+
+    def test_flags_by_hand_that_change_bytes_need_a_tag(self, bench: Any) -> None:
+        options = {"storage": "file", "storage_dir": "/ssd"}
+        args = ("--json-model-override-args", '{"rope_theta": 1}')
+        assert self.rule(bench, "hicache-storage-by-hand", args=args, **options) == "--json-model-override-args"
+        assert self.rule(bench, "hicache-storage-by-hand", args=args, storage_tag="rope", **options) is None
+        assert self.rule(bench, "hicache-storage-by-hand", args=("--log-level", "info"), **options) is None
+
+    @pytest.mark.parametrize(
+        ("mla", "layout", "io_backend", "fires"),
+        [
+            (False, "page_head", "kernel", None),
+            (False, "page_head", "direct", "with io_backend direct"),
+            (True, "page_head", "kernel", "for an MLA model"),
+            (False, "page_first_kv_split", "kernel", "Ascend"),
+            (True, "layer_first", "direct", None),
+            (True, "page_first", "kernel", None),
+        ],
+    )
+    def test_layouts_that_sglang_takes_and_cannot_copy(
+        self, make_bench: Any, gqa: dict[str, Any], mla: bool, layout: str, io_backend: str, fires: str | None
+    ) -> None:
+        bench = make_bench() if mla else make_bench(target=gqa)
+        says = self.rule(bench, "hicache-sglang-copies", layout=layout, io_backend=io_backend)
+        assert says is None if fires is None else fires in says
+
+    @pytest.mark.parametrize(
+        ("backend", "version", "fires"),
+        [
+            ("sglang", "0.5.21", "until a restart"),
+            ("sglang", "0.5.23", None),
+            ("vllm", "0.26.0", "waiting without end"),
+            ("vllm", "0.32.0", None),
+        ],
+    )
+    def test_what_short_files_do(self, make_bench: Any, backend: str, version: str, fires: str | None) -> None:
+        bench = make_bench(backend=backend, version=version)
+        says = self.rule(bench, "hicache-storage-damage", storage="file", storage_dir="/ssd")
+        assert says is None if fires is None else fires in says
