@@ -89,7 +89,7 @@ def test_the_global_scale_is_what_the_methods_say() -> None:
 def test_what_is_not_finite_is_refused_by_name(poison: float) -> None:
     weight = torch.ones(4, 32)
     weight[2, 7] = weight[3, 1] = poison
-    with pytest.raises(codec.NonFiniteError, match="Tensor model.layers.3.w holds 2 values that are NaN or infinite"):
+    with pytest.raises(codec.NonFiniteError, match="Tensor model.layers.3.w holds values that are NaN or infinite"):
         codec.quantize(weight, torch.tensor(1.0), name="model.layers.3.w")
     with pytest.raises(codec.NonFiniteError):
         codec.global_scale_of(weight)

@@ -1,0 +1,120 @@
+"""The kernels. Each program takes BLOCKS consecutive blocks of 16, row after row, and writes 8 bytes and a scale for
+each; a matrix needs no more alignment than whole blocks."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from optistack_quant_nvfp4.triton_kernels.blocks import e2m1_value, e4m3_value, pack_blocks
+
+
+@triton.jit
+def _store(values, where, mask, divisor, packed_ptr, scales_ptr, bad_ptr, METHOD: tl.constexpr, BLOCKS: tl.constexpr):
+    packed, scale, bad = pack_blocks(values, divisor, METHOD, BLOCKS)
+    at = where[:, None] * 8 + tl.arange(0, 8)[None, :]
+    tl.store(packed_ptr + at, packed, mask=mask[:, None])
+    tl.store(scales_ptr + where, scale, mask=mask)
+    tl.store(bad_ptr, 1, mask=bad)
+
+
+@triton.jit
+def _widened(values):
+    """float32 of ``values``; int16 are the bits of bfloat16, which is so the same on every device, denormals included
+    (Triton's interpreter loses those, and rounds down to bfloat16)."""
+    if values.dtype == tl.int16:
+        return (values.to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    return values.to(tl.float32)
+
+
+@triton.jit
+def _narrowed(values, dtype: tl.constexpr):
+    """``values`` rounded to ``dtype``, ties to even; int16 are the bits of bfloat16."""
+    if dtype == tl.int16:
+        bits = values.to(tl.int32, bitcast=True)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).to(tl.int16)
+    return values.to(dtype)
+
+
+@triton.jit
+def quantize_kernel(
+    weight_ptr, global_scale_ptr, packed_ptr, scales_ptr, bad_ptr, total, METHOD: tl.constexpr, BLOCKS: tl.constexpr
+):
+    """``weight``: floats, contiguous, bfloat16 as int16; ``total``: its count of blocks."""
+    where = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
+    mask = where < total
+    at = where[:, None] * 16 + tl.arange(0, 16)[None, :]
+    values = _widened(tl.load(weight_ptr + at, mask=mask[:, None], other=0))
+    divisor = tl.div_rn(1.0, tl.load(global_scale_ptr))
+    _store(values, where, mask, divisor, packed_ptr, scales_ptr, bad_ptr, METHOD, BLOCKS)
+
+
+@triton.jit
+def quantize_fp8_kernel(
+    weight_ptr,
+    source_scale_ptr,
+    global_scale_ptr,
+    packed_ptr,
+    scales_ptr,
+    bad_ptr,
+    total,
+    row_blocks,
+    scale_rows,
+    scale_blocks,
+    row_stride,
+    METHOD: tl.constexpr,
+    BLOCKS: tl.constexpr,
+):
+    """``weight``: float8_e4m3fn; ``row_blocks``: blocks of 16 in a row.
+
+    A source scale holds for ``scale_rows`` rows and ``scale_blocks`` blocks of 16; the next rows' are ``row_stride``
+    further on."""
+    where = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
+    mask = where < total
+    at = where[:, None] * 16 + tl.arange(0, 16)[None, :]
+    values = tl.load(weight_ptr + at, mask=mask[:, None], other=0.0).to(tl.float32)
+    scale_at = where // row_blocks // scale_rows * row_stride + where % row_blocks // scale_blocks
+    values = values * _widened(tl.load(source_scale_ptr + scale_at, mask=mask, other=0))[:, None]
+    divisor = tl.div_rn(1.0, tl.load(global_scale_ptr))
+    _store(values, where, mask, divisor, packed_ptr, scales_ptr, bad_ptr, METHOD, BLOCKS)
+
+
+@triton.jit
+def quantize_int4_kernel(
+    words_ptr,
+    source_scale_ptr,
+    global_scale_ptr,
+    packed_ptr,
+    scales_ptr,
+    bad_ptr,
+    total,
+    GROUP_BLOCKS: tl.constexpr,
+    METHOD: tl.constexpr,
+    BLOCKS: tl.constexpr,
+):
+    """``words``: int32, eight values each; a source scale holds for ``GROUP_BLOCKS`` blocks of 16."""
+    where = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
+    mask = where < total
+    at = where[:, None] * 2 + tl.arange(0, 2)[None, :]
+    words = tl.load(words_ptr + at, mask=mask[:, None], other=0)
+    nibbles = (words[:, :, None] >> (tl.arange(0, 8) * 4)[None, None, :]) & 0xF
+    values = (tl.reshape(nibbles, (BLOCKS, 16)) - 8).to(tl.float32)
+    source = _widened(tl.load(source_scale_ptr + where // GROUP_BLOCKS, mask=mask, other=0))
+    divisor = tl.div_rn(1.0, tl.load(global_scale_ptr))
+    _store(values * source[:, None], where, mask, divisor, packed_ptr, scales_ptr, bad_ptr, METHOD, BLOCKS)
+
+
+@triton.jit
+def dequantize_kernel(packed_ptr, scales_ptr, global_scale_ptr, weight_ptr, total, BLOCKS: tl.constexpr):
+    """The reverse, rounded once to the type of ``weight``."""
+    where = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
+    mask = where < total
+    pairs = tl.load(packed_ptr + where[:, None] * 8 + tl.arange(0, 8)[None, :], mask=mask[:, None], other=0)
+    codes = tl.join(pairs & 0xF, pairs >> 4).to(tl.int32)
+    codes = tl.reshape(codes, (BLOCKS, 16))
+    magnitudes = e2m1_value(codes & 7)
+    values = tl.where(codes >= 8, -magnitudes, magnitudes)
+    scale = tl.load(scales_ptr + where, mask=mask, other=0).to(tl.int32)
+    unit = e4m3_value(scale) * tl.load(global_scale_ptr)
+    at = where[:, None] * 16 + tl.arange(0, 16)[None, :]
+    tl.store(weight_ptr + at, _narrowed(values * unit[:, None], weight_ptr.dtype.element_ty), mask=mask[:, None])
