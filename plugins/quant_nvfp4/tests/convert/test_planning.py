@@ -92,6 +92,16 @@ def test_rows_that_are_no_whole_blocks_are_refused_by_name(tiny: Make) -> None:
         plan(tiny("bf16", change=narrow), "shared-experts")
 
 
+def test_experts_in_one_tensor_are_refused_with_its_shape(tiny: Make) -> None:
+    def fuse(tensors: dict[str, Any]) -> None:
+        for name in [name for name in tensors if ".experts." in name]:
+            del tensors[name]
+        tensors["model.layers.1.mlp.experts.gate_up_proj"] = ("BF16", (4, 128, 128), bytes(4 * 128 * 128 * 2))
+
+    with pytest.raises(InputError, match=r"mlp\.experts\.gate_up_proj as BF16 \[4, 128, 128\]"):
+        plan(tiny("bf16", change=fuse), "routed-experts")
+
+
 def test_sizes_are_those_of_nine_bits_for_two_values(tiny: Make) -> None:
     result = plan(tiny("bf16"), "shared-experts")
     one = next(size for size in sizes(result) if size.component == "shared-experts")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import signal
@@ -104,6 +105,18 @@ def test_another_conversion_does_not_go_on_with_what_is_left(
     assert run(["quant-nvfp4", "convert", str(source), str(tmp_path / "new"), "--scope", "linear"]) == 2
     assert "another conversion left unfinished" in capsys.readouterr().err
     assert left.is_dir()
+
+
+def test_two_conversions_to_one_destination_do_not_meet(
+    tiny: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, folder = tiny("bf16"), tmp_path / ".new.partial"
+    folder.mkdir()
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert run(["quant-nvfp4", "convert", str(source), str(tmp_path / "new"), "--scope", "linear"]) == 2
+    assert "Another process converts to" in capsys.readouterr().err
+    assert folder.is_dir()
 
 
 def test_memory_stays_within_two_tensors_and_a_gibibyte(large: Path, tmp_path: Path) -> None:
