@@ -142,15 +142,14 @@ def test_modelopt_excludes_what_is_not_nvfp4_and_nothing_else(tiny: Make) -> Non
     side, inside = metadata.modelopt(result)
     excluded = side["quantization"]["exclude_modules"]
     assert (side["quantization"]["quant_algo"], inside["quant_algo"]) == ("NVFP4", "NVFP4")
-    for name in ("model.layers.1.mlp.shared_experts.gate_proj", "model.layers.1.mlp.experts"):
-        assert not any(metadata.engines_exclude(name, pattern) for pattern in excluded)
-    for name in (
-        "model.layers.0.mlp.gate_proj",
-        "model.layers.1.self_attn.o_proj",
-        "lm_head",
-        "model.layers.1.mlp.gate",
-    ):
-        assert any(metadata.engines_exclude(name, pattern) for pattern in excluded)
+    for excludes in (metadata.vllm_excludes, metadata.sglang_excludes):
+
+        def hit(name: str, excludes: Callable[[str, str], bool] = excludes) -> bool:
+            return any(excludes(name, pattern) for pattern in excluded)
+
+        assert not any(hit(f"model.layers.1.mlp.{name}") for name in ("shared_experts.gate_up_proj", "experts"))
+        assert all(hit(f"model.layers.0.{name}") for name in ("mlp.gate_up_proj", "mlp.down_proj", "self_attn.o_proj"))
+        assert hit("lm_head") and hit("model.layers.1.mlp.gate")
 
 
 def test_experts_that_stay_are_excluded_by_one_pattern(tiny: Make) -> None:
