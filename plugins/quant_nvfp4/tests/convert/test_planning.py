@@ -92,6 +92,16 @@ def test_rows_that_are_no_whole_blocks_are_refused_by_name(tiny: Make) -> None:
         plan(tiny("bf16", change=narrow), "shared-experts")
 
 
+def test_experts_in_one_tensor_are_refused_with_its_shape(tiny: Make) -> None:
+    def fuse(tensors: dict[str, Any]) -> None:
+        for name in [name for name in tensors if ".experts." in name]:
+            del tensors[name]
+        tensors["model.layers.1.mlp.experts.gate_up_proj"] = ("BF16", (4, 128, 128), bytes(4 * 128 * 128 * 2))
+
+    with pytest.raises(InputError, match=r"mlp\.experts\.gate_up_proj as BF16 \[4, 128, 128\]"):
+        plan(tiny("bf16", change=fuse), "routed-experts")
+
+
 def test_sizes_are_those_of_nine_bits_for_two_values(tiny: Make) -> None:
     result = plan(tiny("bf16"), "shared-experts")
     one = next(size for size in sizes(result) if size.component == "shared-experts")
@@ -132,15 +142,14 @@ def test_modelopt_excludes_what_is_not_nvfp4_and_nothing_else(tiny: Make) -> Non
     side, inside = metadata.modelopt(result)
     excluded = side["quantization"]["exclude_modules"]
     assert (side["quantization"]["quant_algo"], inside["quant_algo"]) == ("NVFP4", "NVFP4")
-    for name in ("model.layers.1.mlp.shared_experts.gate_proj", "model.layers.1.mlp.experts"):
-        assert not any(metadata.engines_exclude(name, pattern) for pattern in excluded)
-    for name in (
-        "model.layers.0.mlp.gate_proj",
-        "model.layers.1.self_attn.o_proj",
-        "lm_head",
-        "model.layers.1.mlp.gate",
-    ):
-        assert any(metadata.engines_exclude(name, pattern) for pattern in excluded)
+    for excludes in (metadata.vllm_excludes, metadata.sglang_excludes):
+
+        def hit(name: str, excludes: Callable[[str, str], bool] = excludes) -> bool:
+            return any(excludes(name, pattern) for pattern in excluded)
+
+        assert not any(hit(f"model.layers.1.mlp.{name}") for name in ("shared_experts.gate_up_proj", "experts"))
+        assert all(hit(f"model.layers.0.{name}") for name in ("mlp.gate_up_proj", "mlp.down_proj", "self_attn.o_proj"))
+        assert hit("lm_head") and hit("model.layers.1.mlp.gate")
 
 
 def test_experts_that_stay_are_excluded_by_one_pattern(tiny: Make) -> None:

@@ -74,28 +74,34 @@ class Job:
 
         On an InputError inside, nothing is left behind; after any other end the next run goes on.
         """
-        self.check_left_over()
-        self.check_space(other_bytes)
+        fresh = not self.folder.exists()
         self.folder.mkdir(exist_ok=True)
         lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
+            self._take(lock, other_bytes, fresh)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise _Taken(
-                    f"Another process converts to {self.destination} now.", fix="Wait for it, or end it."
-                ) from None
-            self._done.mkdir(exist_ok=True)
-            self.checkpoint.mkdir(exist_ok=True)
-            write_whole(self.folder / "job.json", json.dumps(self.identity(), indent=1))
-            yield
-        except _Taken:
-            raise
-        except InputError:
-            shutil.rmtree(self.folder)
-            raise
+                yield
+            except InputError:
+                shutil.rmtree(self.folder)
+                raise
         finally:
             os.close(lock)
+
+    def _take(self, lock: int, other_bytes: int, fresh: bool) -> None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"Another process converts to {self.destination} now.", fix="Wait for it.") from None
+        try:
+            self.check_left_over()
+            self.check_space(other_bytes)
+        except InputError:
+            if fresh:
+                shutil.rmtree(self.folder)
+            raise
+        self._done.mkdir(exist_ok=True)
+        self.checkpoint.mkdir(exist_ok=True)
+        write_whole(self.folder / "job.json", json.dumps(self.identity(), indent=1))
 
     def check_left_over(self) -> None:
         """InputError when the working folder is of another conversion."""
@@ -143,10 +149,6 @@ class Job:
         self.checkpoint.rename(self.destination)
         _sync(self.destination.parent)
         shutil.rmtree(self.folder)
-
-
-class _Taken(InputError):
-    """Another process has the folder; it is not ours to remove."""
 
 
 def _sync(folder: Path) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from optistack_quant_nvfp4.codec import Packed, dequantize
+from optistack_quant_nvfp4.codec import Packed
+from optistack_quant_nvfp4.convert.arithmetic import dequantize
 from optistack_quant_nvfp4.convert.input_scales import read_scalar, single
 from optistack_quant_nvfp4.convert.layer import Layer
 from optistack_quant_nvfp4.convert.tensor_file import Place, Reader
@@ -61,7 +62,7 @@ def packed_rows(reader: Reader, tensors: Mapping[str, Place], slab: Slab, device
         block_scales=rows_of(reader, tensors["weight_scale"], slab.first, slab.rows).to(device),
         global_scale=whole,
     )
-    return dequantize(found, torch.float32)
+    return dequantize(found)
 
 
 def global_scale(reader: Reader, tensors: Mapping[str, Place]) -> float:

@@ -18,6 +18,9 @@ from optistack_quant_nvfp4.convert.scope import kind_of
 
 PRODUCER = {"name": "optistack", "version": "0.1.0"}
 _NOT_LINEAR = frozenset(("norms", "embeddings"))
+_FUSED_NAMES = {"gate_proj": "gate_up_proj", "q_proj": "qkv_proj"}
+"""What the engines call the layer that begins with this one."""
+
 _NVFP4: dict[str, Any] = {"num_bits": 4, "type": "float", "group_size": 16, "dynamic": False}
 
 
@@ -78,7 +81,10 @@ def has_input(plan: Plan, name: str, layer: Layer) -> bool | None:
 
 
 def exclusions(plan: Plan) -> Iterator[str]:
-    """Every linear layer that is not NVFP4: names, one pattern for all experts of a block, and always the head."""
+    """Every linear layer that is not NVFP4: names, one pattern for all experts of a block, and always the head.
+
+    Layers that the engines fuse are there by the fused name, too, for SGLang looks for that alone.
+    """
     blocks: dict[str, set[bool]] = {}
     head = False
     for name, layer in linear_layers(plan):
@@ -89,6 +95,9 @@ def exclusions(plan: Plan) -> Iterator[str]:
             blocks.setdefault(f"{block}.experts", set()).add(packed)
         elif not packed:
             yield name
+            parent, _, last = name.rpartition(".")
+            if last in _FUSED_NAMES:
+                yield f"{parent}.{_FUSED_NAMES[last]}"
     for block, states in blocks.items():
         if len(states) > 1:
             raise InputError(
@@ -108,25 +117,33 @@ def check_exclusions(plan: Plan, excluded: list[str]) -> None:
         if plan.words[name] == "nvfp4":
             block, expert, _ = name.partition(".experts.")
             names.setdefault(f"{block}.experts" if expert else name, name)
+            parent, _, last = name.rpartition(".")
+            if not expert and last in _FUSED_NAMES:
+                names.setdefault(f"{parent}.{_FUSED_NAMES[last]}", name)
     for prefix, name in names.items():
         for pattern in excluded:
-            if engines_exclude(prefix, pattern):
+            if vllm_excludes(prefix, pattern) or sglang_excludes(prefix, pattern):
                 raise InputError(
                     f"The engines would take the exclusion {pattern!r} for {name}, too, which is NVFP4.",
                     fix="Write --format compressed-tensors.",
                 )
 
 
-def engines_exclude(prefix: str, pattern: str) -> bool:
-    """Whether vLLM or SGLang takes ``pattern`` to exclude module ``prefix``.
+def vllm_excludes(prefix: str, pattern: str) -> bool:
+    """Whether vLLM takes ``pattern`` to exclude module ``prefix``: as part of its name, or as a wildcard.
 
-    vLLM: part of the name, or a wildcard (layers/quantization/modelopt.py ModelOptQuantConfigBase.is_layer_excluded).
-    SGLang: a wildcard of the name or of one of its parts, and MLA's projections by their last part alone in any layer
-    (layers/quantization/modelopt_quant.py ModelOptQuantConfig.is_layer_excluded).
+    layers/quantization/modelopt.py ModelOptQuantConfigBase.is_layer_excluded; it knows fused layers by their parts, too.
     """
-    if pattern in prefix or fnmatch.fnmatchcase(prefix, pattern):
-        return True
-    if any(fnmatch.fnmatchcase(part, pattern) for part in prefix.split(".")):
+    return pattern in prefix or fnmatch.fnmatchcase(prefix, pattern)
+
+
+def sglang_excludes(prefix: str, pattern: str) -> bool:
+    """Whether SGLang takes ``pattern`` to exclude module ``prefix``: as a wildcard of the name or of one of its parts,
+    and MLA's projections by their last part alone, in any layer.
+
+    layers/quantization/modelopt_quant.py ModelOptQuantConfig.is_layer_excluded; it knows no other fused layer's parts.
+    """
+    if any(fnmatch.fnmatchcase(part, pattern) for part in (prefix, *prefix.split("."))):
         return True
     last = pattern.rpartition(".")[2]
     return last in ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj") and last in prefix.rpartition(".")[2]

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from optistack.errors import CheckFailedError
-from optistack_quant_nvfp4.codec import global_scale_of, quantize
+from optistack_quant_nvfp4.codec import global_scale_of
+from optistack_quant_nvfp4.convert.arithmetic import quantize
 from optistack_quant_nvfp4.convert.input_scales import read_scalar, single
 from optistack_quant_nvfp4.convert.layer import Layer
 from optistack_quant_nvfp4.convert.measure import CHUNK_BYTES, global_scale, measure, same_bytes
@@ -64,7 +65,7 @@ class Writer:
         columns = layer.shape[1]
         for slab in slabs(layer, self.device):
             weight = values(self.source, layer, slab, self.device)
-            packed = quantize(weight, whole, method=self.plan.method, name=layer.name)
+            packed = quantize(weight, whole, self.plan.method, layer.name)
             write_at(descriptor, _bytes(packed.values), packed_place.offset + slab.first * columns // 2)
             write_at(descriptor, _bytes(packed.block_scales), scale_place.offset + slab.first * columns // 16)
         self._scalars(leaves, float(whole), input_scale, descriptor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import signal
@@ -64,14 +65,20 @@ def start(source: Path, destination: Path, *words: str) -> subprocess.Popen[str]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def finish(child: subprocess.Popen[str]) -> str:
+    """What it printed. Fails where it does."""
+    out, error = child.communicate(timeout=300)
+    assert child.returncode == 0, error
+    return out
+
+
 def digests(folder: Path) -> dict[str, str]:
     return {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in sorted(folder.iterdir())}
 
 
 def test_killed_twice_it_gives_the_bytes_of_an_undisturbed_run(large: Path, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    undisturbed = start(large, whole, "--workers", "2")
-    assert undisturbed.wait(timeout=300) == 0, undisturbed.stderr and undisturbed.stderr.read()
+    finish(start(large, whole, "--workers", "2"))
     done = tmp_path / ".broken.partial" / "checkpoint"
     finished = 0
     for _ in range(2):
@@ -83,8 +90,7 @@ def test_killed_twice_it_gives_the_bytes_of_an_undisturbed_run(large: Path, tmp_
         assert not broken.exists()
         assert 0 < finished < 9
     kept = {one.name: one.stat().st_mtime_ns for one in done.glob("model*")}
-    last = start(large, broken)
-    assert last.wait(timeout=300) == 0
+    finish(start(large, broken))
     assert digests(broken) == digests(whole)
     assert all((broken / name).stat().st_mtime_ns == when for name, when in kept.items())  # not written again
     assert sorted(one.name for one in tmp_path.iterdir()) == ["broken", "whole"]
@@ -101,11 +107,20 @@ def test_another_conversion_does_not_go_on_with_what_is_left(
     assert left.is_dir()
 
 
+def test_two_conversions_to_one_destination_do_not_meet(
+    tiny: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, folder = tiny("bf16"), tmp_path / ".new.partial"
+    folder.mkdir()
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert run(["quant-nvfp4", "convert", str(source), str(tmp_path / "new"), "--scope", "linear"]) == 2
+    assert "Another process converts to" in capsys.readouterr().err
+    assert folder.is_dir()
+
+
 def test_memory_stays_within_two_tensors_and_a_gibibyte(large: Path, tmp_path: Path) -> None:
-    child = start(large, tmp_path / "new", "--workers", "2")
-    out, error = child.communicate(timeout=300)
-    assert child.returncode == 0, error
-    peak_bytes = 1024 * int(out.rpartition("peak ")[2])
+    peak_bytes = 1024 * int(finish(start(large, tmp_path / "new", "--workers", "2")).rpartition("peak ")[2])
     largest_bytes = 2 * 4096 * 2048
     assert peak_bytes < 2 * largest_bytes + 2**30
 

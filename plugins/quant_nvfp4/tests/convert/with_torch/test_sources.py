@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from optistack.cli.run import run
+from optistack.facts.checkpoint import load_model
+from optistack_quant_nvfp4.checkpoint import recognise
 from optistack_quant_nvfp4.codec import Packed, dequantize, fp8_to_float, global_scale_of, int4_to_float, quantize
 from optistack_quant_nvfp4.convert.checkpoint import read_checkpoint
 
@@ -87,7 +89,8 @@ def test_shared_experts_beside_nvfp4_experts_leave_those_alone(tiny: Make, conve
     assert new[f"{gate}.input_scale"] == max(
         old[f"model.layers.1.mlp.experts.{i}.gate_proj.input_scale"] for i in range(4)
     )
-    assert json.loads((folder / "hf_quant_config.json").read_bytes())["quantization"]["quant_algo"] == "NVFP4"
+    planned = recognise(load_model(str(folder)))  # what a plan for this checkpoint sees
+    assert (planned.scope, planned.method, planned.weight_only) == ("all-experts", "modelopt", False)
 
 
 def test_both_forms_say_the_same(tiny: Make, convert: Make, tensors: Tensors) -> None:

@@ -22,7 +22,9 @@ def load(folder: Path) -> Any:
 
 
 def logits(model: Any) -> Any:
+    """In FP32 of the BF16 weights. The first pass is what makes transformers unpack them."""
     with torch.no_grad():
+        model(torch.tensor([TEXT[:1]]))
         return torch.nn.Module.float(model)(torch.tensor([TEXT])).logits
 
 
