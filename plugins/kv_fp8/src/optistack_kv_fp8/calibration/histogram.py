@@ -61,7 +61,7 @@ class Magnitudes:
 
     def _at_or_under(self, share: float) -> Tensor:
         """float32 [heads]: the smallest magnitude that at least ``share`` of the values do not exceed."""
-        total = self.counts.sum(1, keepdim=True)
+        total = self.counts.sum(1, keepdim=True).to(torch.float64)
         reached = self.counts.cumsum(1) >= torch.ceil(total * share).clamp(min=1)
         return _magnitudes()[reached.to(torch.int8).argmax(1)].to(torch.float32)
 
