@@ -3,9 +3,9 @@
     python benchmarks/nvfp4_kernels.py [--rows 16384 --cols 7168 --repeat 50 --json FILE]
 
 Bytes are those that must be read and written: for BF16 to NVFP4 2 + 1/2 + 1/16 a value. Every result of ours is
-compared with the codec's, byte for byte, before it is timed. Without a GPU it is a dry run of a small matrix in Triton's
-interpreter (TRITON_INTERPRET=1), whose times mean nothing and are not printed. Needs torch, Triton, and the packages
-optistack and optistack-quant-nvfp4; peers are those that can be imported.
+compared with the codec's, byte for byte, before it is timed. Without a GPU it is a dry run of a small matrix in
+Triton's interpreter (TRITON_INTERPRET=1), whose times mean nothing and are not printed. Needs torch, Triton, and the
+packages optistack and optistack-quant-nvfp4; peers are those that can be imported.
 """
 
 from __future__ import annotations
