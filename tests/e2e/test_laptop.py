@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,10 @@ import pytest
 from tests.e2e.conftest import LAPTOP, Optistack
 from tests.e2e.polling import until
 from tests.e2e.receipts import lines_of
+
+from optistack.verify.endpoint import Endpoint
+from optistack_conformance.margin import Generation, ScoredToken, bound_nat, generate, score
+from optistack_dflash.probe import CODE_PROMPTS
 
 pytestmark = pytest.mark.engine
 
@@ -69,8 +73,7 @@ def test_the_receipt_proves_every_promise_of_the_stack(applied: dict[str, Any]) 
 
 
 def test_the_drafter_earns_its_keep_on_code(applied: dict[str, Any]) -> None:
-    """The floor is the stack's; 2.15 was measured. The receipt's greedy tokens, all of them drafted, lie within the
-    bound of the target's best, so a text that parts from the one without speculation does so at a near tie."""
+    """The floor is the stack's; 2.15 was measured."""
     lines = lines_of(applied)
     accepted = lines["dflash/acceptance-length"]
     assert accepted["asked"] == "at least 1.8 tokens a step"
@@ -103,6 +106,37 @@ def test_verify_proves_an_engine_that_somebody_else_started(optistack: Optistack
     assert result.code == 0, result.err
     lines = lines_of(result.json())
     assert {name: lines[name]["status"] for name in PROVEN} == dict.fromkeys(PROVEN, "pass")
+
+
+@pytest.fixture(scope="module")
+def drafted(applied: dict[str, Any]) -> list[Generation]:
+    """The drafting engine's greedy answers to the built-in code prompts."""
+    with Endpoint(applied["endpoints"][0]) as endpoint:
+        return [generate(endpoint, prompt, max_tokens=64) for prompt in CODE_PROMPTS]
+
+
+@pytest.fixture(scope="module")
+def both(optistack: Optistack, drafted: list[Generation]) -> list[tuple[Sequence[ScoredToken], Sequence[ScoredToken]]]:
+    """For each prompt the text without speculation, all else as in the stack, and the drafted one: both as the engine
+    without speculation scores them in one prefill."""
+    assert optistack("down", "laptop").code == 0
+    words = ("--no-plugin", "dflash", "--set", "name=undrafted", "--json", "--no-verify")
+    started = optistack("apply", "--backend", "vllm", "--stack", LAPTOP, *words)
+    assert started.code == 0, started.err
+    with Endpoint(started.json()["endpoints"][0]) as endpoint:
+        plain = [generate(endpoint, prompt, max_tokens=64) for prompt in CODE_PROMPTS]
+        found = [(score(endpoint, one), score(endpoint, other)) for one, other in zip(plain, drafted, strict=True)]
+    assert optistack("down", "undrafted").code == 0
+    return found
+
+
+def test_where_texts_part_the_target_is_at_a_near_tie(
+    both: list[tuple[Sequence[ScoredToken], Sequence[ScoredToken]]],
+) -> None:
+    bound = bound_nat("fp8_e4m3")
+    for texts in both:
+        parted = next((pair for pair in zip(*texts, strict=False) if pair[0].emitted != pair[1].emitted), ())
+        assert all(token.margin_nat <= bound for token in parted), parted
 
 
 @pytest.fixture(scope="module")

@@ -87,6 +87,15 @@ class TestVllmOnCpu:
         assert "dflash-vllm-cpu-runner" not in cpu.findings(draft="some/draft", draft_config=str(config))
 
 
+@pytest.mark.parametrize(("version", "fires"), [("0.26.0", True), ("0.32.0", False)])
+def test_a_draft_in_fp8_needs_a_vllm_that_reads_it(make_bench: Any, version: str, fires: bool) -> None:
+    rule = "dflash-vllm-fp8-draft"
+    bench = make_bench(backend="vllm", version=version)
+    assert rule not in bench.findings()
+    bench.draft["quantization_config"] = {"quant_method": "fp8", "modules_to_not_convert": ["fc"]}
+    assert (rule in bench.findings()) is fires
+
+
 def test_quantizing_the_draft_is_degraded(bench: Any) -> None:
     assert "dflash-quantized-draft" not in bench.findings(draft_quantization="none")
     assert "fp8" in bench.findings(draft_quantization="fp8")["dflash-quantized-draft"].message

@@ -25,8 +25,12 @@ def _on_vllm_cpu(context: RuleContext) -> bool:
 
 
 def _draft_on_vllm_cpu(context: RuleContext) -> Draft | None:
+    return _draft(context) if _on_vllm_cpu(context) else None
+
+
+def _draft(context: RuleContext) -> Draft | None:
     reference = context.stack.speculation.draft_checkpoint.value
-    if not _on_vllm_cpu(context) or reference is None:
+    if not _drafting(context) or reference is None:
         return None
     try:
         return read_draft(load_model(reference))
@@ -47,6 +51,13 @@ def _needs_v2_runner(context: RuleContext) -> str | None:
 def _norm_of_the_first_layer(context: RuleContext) -> str | None:
     draft = _draft_on_vllm_cpu(context)
     return f"{draft.facts.layers} layers" if draft is not None and draft.facts.layers > 1 else None
+
+
+def _quantized_on_early_vllm(context: RuleContext) -> str | None:
+    """Whose projection of q, k and v is not in 16 bits."""
+    draft = _draft(context)
+    quantization = draft.facts.quantization if draft is not None else None
+    return quantization.method if quantization is not None else None
 
 
 def _shorter_block(context: RuleContext) -> str | None:
@@ -105,6 +116,18 @@ RULES = (
         message="The draft {detail}, which needs vLLM's V2 model runner, and that runner needs a GPU.",
         fix="Use a plain DFlash draft here, or leave dflash out with --allow-degraded.",
         upstream="vllm 0.32 config/vllm.py:2955, vllm 0.33 config/vllm.py:3089",
+    ),
+    Rule(
+        id="dflash-vllm-fp8-draft",
+        severity=Severity.ERROR,
+        backends=("vllm",),
+        versions="<0.32",
+        domain=Domain.SPECULATION,
+        fires=_quantized_on_early_vllm,
+        message="The draft's weights are {detail}, and this vLLM multiplies those of q, k and v as if they were not "
+        "quantized.",
+        fix="Use the draft in BF16, or vLLM 0.32 or later.",
+        upstream="vllm 0.26 model_executor/models/qwen3_dflash.py:441, vllm 0.32 qwen3_dflash.py:532",
     ),
     Rule(
         id="dflash-vllm-cpu-context-norm",

@@ -65,9 +65,7 @@ def from_tap(
     recordings: Annotated[Path, typer.Argument(metavar="FOLDER", help="What the router's option `tap` recorded.")],
     target: TargetOption,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the shards go.")],
-    model: Annotated[
-        str | None, typer.Option(help="The name that the target was served by, if there were more.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="Name that the target was served by, if of several.")] = None,
     domain: Annotated[str, typer.Option(help="What the traffic is about; kept with the shards.")] = "",
 ) -> None:
     """Turn what the router's tap recorded into shards like those of collect."""

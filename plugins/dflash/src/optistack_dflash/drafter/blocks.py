@@ -21,7 +21,7 @@ class Batch:
     prompts: Tensor
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(*(part.to(device, non_blocking=True) for part in (self.tokens, self.lengths, self.prompts)))
+        return Batch(*(moved(part, device) for part in (self.tokens, self.lengths, self.prompts)))
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,11 @@ class Blocks:
     anchors: Tensor
     labels: Tensor
     known: Tensor
+
+
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """``tensor`` of the CPU on ``device``, without waiting for what the device has to do before."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def sample_anchors(batch: Batch, count: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:

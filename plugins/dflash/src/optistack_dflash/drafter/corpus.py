@@ -29,18 +29,23 @@ class Corpus:
         self.lengths = [len(one) for one in ids]
         self._prompts = [one.prompt_tokens for one in kept]
         self._starts = [0, *accumulate(self.lengths)]
-        self._tokens = torch.tensor([token for one in ids for token in one], dtype=torch.int64, device=device)
+        self._tokens = torch.tensor([token for one in ids for token in one], dtype=torch.int64)
+        self._device = device
         self.answer_tokens = sum(self.lengths) - sum(self._prompts)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def batch(self, rows: Sequence[int]) -> Batch:
-        device = self._tokens.device
-        lengths = torch.tensor([self.lengths[row] for row in rows], device=device)
-        starts = torch.tensor([self._starts[row] for row in rows], device=device)
-        prompts = torch.tensor([self._prompts[row] for row in rows], device=device)
-        position = torch.arange(max(self.lengths[row] for row in rows), device=device)
+        """The sequences ``rows`` on the device."""
+        return self.host_batch(rows).to(self._device)
+
+    def host_batch(self, rows: Sequence[int]) -> Batch:
+        """The sequences ``rows`` on the CPU, where what is worked out of them does not wait for the device."""
+        lengths = torch.tensor([self.lengths[row] for row in rows])
+        starts = torch.tensor([self._starts[row] for row in rows])
+        prompts = torch.tensor([self._prompts[row] for row in rows])
+        position = torch.arange(max(self.lengths[row] for row in rows))
         index = starts[:, None] + torch.minimum(position, lengths[:, None] - 1)
         return Batch(self._tokens[index], lengths, prompts)
 

@@ -32,6 +32,9 @@ def cross_entropy(draft: Tensor, _target: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(draft, labels, reduction="none")
 
 
+TEACHERLESS = {"ce"}
+"""Losses that do not look at the target's logits, which then are not computed."""
+
 LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "kl": forward_kl,
     "reverse-kl": reverse_kl,
@@ -46,10 +49,11 @@ def position_weights(block_size: int, decay: float) -> Tensor:
 
 
 def head_loss(
-    hidden: Tensor, teacher: Tensor, labels: Tensor, weights: Tensor, head: Tensor, kind: str, chunk_tokens: int
+    hidden: Tensor, teacher: Tensor | None, labels: Tensor, weights: Tensor, head: Tensor, kind: str, chunk_tokens: int
 ) -> Tensor:
     """The weighted mean of a loss over N tokens. ``hidden`` and ``teacher`` [N, H] are the states that ``head`` [V, H]
-    turns into the drafter's and the target's logits; these exist for ``chunk_tokens`` tokens at a time only."""
+    turns into the drafter's and the target's logits; these exist for ``chunk_tokens`` tokens at a time. ``teacher``
+    may be None where ``kind`` is one of :data:`TEACHERLESS`."""
     apply: Any = _HeadLoss.apply
     return cast(Tensor, apply(hidden, teacher, labels, weights, head, LOSSES[kind], chunk_tokens))
 
@@ -67,8 +71,8 @@ class _HeadLoss(torch.autograd.Function):
             part = slice(begin, begin + chunk)
             leaf = hidden[part].detach().requires_grad_()
             with torch.enable_grad():
-                wanted = (teacher[part].to(head.dtype) @ head.T).float().detach()
                 drafted = (leaf.to(head.dtype) @ head.T).float()
+                wanted = drafted if teacher is None else (teacher[part].to(head.dtype) @ head.T).float().detach()
                 loss = (loss_of(drafted, wanted, labels[part]) * scale[part]).sum()
                 (gradient[part],) = torch.autograd.grad(loss, leaf)
             total += loss.detach()

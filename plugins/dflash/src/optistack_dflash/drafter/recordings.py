@@ -19,7 +19,7 @@ def convert_recordings(
     """Write what the tap kept in ``folder`` to ``out``, each way of sampling in shards of its own.
 
     That the answers are those of ``checkpoint`` is the caller's word. InputError when the recordings are of several
-    models and ``model`` names none of them, when they are damaged, when they hold ids that the checkpoint does not have,
+    models and ``model`` names none of them, when they are damaged, when they hold ids that the checkpoint has not,
     or when ``out`` holds shards already.
     """
     if any(out.glob("*.safetensors")):

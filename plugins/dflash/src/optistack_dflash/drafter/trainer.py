@@ -15,9 +15,9 @@ import torch
 
 from optistack.errors import CheckFailedError, InputError
 from optistack_dflash.drafter.acceptance import Acceptance, measure
-from optistack_dflash.drafter.blocks import blocks_at, draft_hidden, sample_anchors
+from optistack_dflash.drafter.blocks import blocks_at, draft_hidden, moved, sample_anchors
 from optistack_dflash.drafter.corpus import Corpus
-from optistack_dflash.drafter.losses import head_loss, position_weights
+from optistack_dflash.drafter.losses import TEACHERLESS, head_loss, position_weights
 from optistack_dflash.drafter.network import Drafter, save_drafter, write_whole
 from optistack_dflash.drafter.target import Target
 
@@ -75,8 +75,10 @@ class Trainer:
         self._optimizer = torch.optim.AdamW(
             drafter.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=recipe.weight_decay
         )
-        self._weights = position_weights(drafter.shape.block_size, recipe.decay).to(target.device)
-        self._dice = torch.Generator(device=target.device).manual_seed(recipe.seed)
+        self._weights = position_weights(drafter.shape.block_size, recipe.decay)
+        self._dice = torch.Generator().manual_seed(recipe.seed)
+        # Loss and gradient norm of the step that the device may still be at: to read them would be to wait for it.
+        self._unread: tuple[int, torch.Tensor, torch.Tensor] | None = None
 
     @property
     def _file(self) -> Path:
@@ -92,11 +94,12 @@ class Trainer:
         losses: list[float] = []
         self.drafter.train()
         while state.step < recipe.steps and state.elapsed_s < recipe.max_s:
-            losses.append(self._step(batches))
+            losses.extend(self._step(batches))
             state.step += 1
             state.elapsed_s = before_s + time.monotonic() - began
             ended = state.step >= recipe.steps or state.elapsed_s >= recipe.max_s
             if ended or state.step % recipe.report_every == 0:
+                losses.extend(self._read())
                 acceptance = self._report(losses)
                 losses = []
         return acceptance
@@ -128,25 +131,37 @@ class Trainer:
             self.state.epoch += 1
             self.state.batch = 0
 
-    def _step(self, batches: Iterator[list[int]]) -> float:
-        recipe, total = self.recipe, 0.0
+    def _step(self, batches: Iterator[list[int]]) -> list[float]:
+        """Make a step; the loss of the one before, which is read now that the device has more to do."""
+        recipe, total = self.recipe, torch.zeros((), device=self.target.device)
         for group in self._optimizer.param_groups:
             group["lr"] = recipe.learning_rate * self._pace()
         for _ in range(recipe.accumulate):
             loss = self._loss(next(batches)) / recipe.accumulate
             loss.backward()
-            total += float(loss.detach())
-        norm = float(torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), recipe.clip))
+            total += loss.detach()
+        norm = torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), recipe.clip)
+        before = self._read()
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self._unread = (self.state.step + 1, total, norm)
+        return before
+
+    def _read(self) -> list[float]:
+        """The loss of the last step that was made; none when it was read already."""
+        if self._unread is None:
+            return []
+        step, *both = self._unread
+        total, norm = (float(one) for one in both)
+        self._unread = None
         if not math.isfinite(total) or not math.isfinite(norm):
             what = "loss" if not math.isfinite(total) else "gradient"
             kept = f"{self.out} holds step {self.state.log[-1]['step']}" if self.state.log else "nothing was kept yet"
             raise CheckFailedError(
-                f"Training stopped at step {self.state.step + 1}: the {what} is not a number; {kept}.",
+                f"Training stopped at step {step}: the {what} is not a number; {kept}.",
                 fix="Resume with a lower learning rate.",
             )
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
-        return total
+        return [total]
 
     def _pace(self) -> float:
         recipe, state = self.recipe, self.state
@@ -157,23 +172,25 @@ class Trainer:
 
     def _loss(self, rows: list[int]) -> torch.Tensor:
         target, shape, recipe = self.target, self.drafter.shape, self.recipe
-        batch = self.corpus.batch(rows)
-        states, last = target.states(batch.tokens, shape.captured_layers)
-        anchors, valid = sample_anchors(batch, recipe.anchors, self._dice)
-        blocks = blocks_at(batch, anchors, valid, shape.block_size)
-        with torch.autocast(target.device.type, torch.bfloat16):
-            hidden = draft_hidden(self.drafter, target, batch, states, anchors)
+        on = target.device
+        # Which blocks there are is worked out on the CPU: their number decides shapes, which would wait for the device.
+        here = self.corpus.host_batch(rows)
+        anchors, valid = sample_anchors(here, recipe.anchors, self._dice)
+        blocks = blocks_at(here, anchors, valid, shape.block_size)
+        known = blocks.known.flatten().nonzero().squeeze(1)
         # The target's state one token earlier says what it would emit at the drafted position.
-        before = (anchors[..., None] + torch.arange(shape.block_size - 1, device=anchors.device))[blocks.known]
-        row = torch.arange(len(rows), device=anchors.device)[:, None, None].expand_as(blocks.known)[blocks.known]
+        before = anchors[..., None] + torch.arange(shape.block_size - 1)
+        row = torch.arange(len(rows))[:, None, None] * here.tokens.shape[1]
+        earlier = moved((row + before).flatten()[known], on)
+        labels = moved(blocks.labels.flatten()[known], on)
+        weights = moved(self._weights.expand_as(blocks.known).flatten()[known], on)
+        batch, anchors, known = here.to(on), moved(anchors, on), moved(known, on)
+        states, last = target.states(batch.tokens, shape.captured_layers)
+        with torch.autocast(on.type, torch.bfloat16):
+            hidden = draft_hidden(self.drafter, target, batch, states, anchors)
+        teacher = None if recipe.loss in TEACHERLESS else last.flatten(0, 1)[earlier]
         return head_loss(
-            hidden[blocks.known],
-            last[row, before],
-            blocks.labels[blocks.known],
-            self._weights.expand_as(blocks.known)[blocks.known],
-            target.head,
-            recipe.loss,
-            recipe.chunk_tokens,
+            hidden.flatten(0, 2)[known], teacher, labels, weights, target.head, recipe.loss, recipe.chunk_tokens
         )
 
     def _report(self, losses: list[float]) -> Acceptance | None:

@@ -63,7 +63,7 @@ class TappedFront(Front):
     # Whatever sets the writer, before the connection is made or then: all that is written goes through the copying one.
 
     @property
-    def writer(self) -> Writer:  # type: ignore[override]  # read and written as the base's attribute is
+    def writer(self) -> Writer:
         return self._copying  # type: ignore[return-value]  # None until there is a connection, as in the base
 
     @writer.setter
