@@ -23,10 +23,8 @@ from optistack_bench.server import read_server
 from optistack_bench.settings import Settings, WorkloadMaker
 from optistack_bench.summary import summarize
 from optistack_bench.synthetic import Texts
-from optistack_bench.tokens import SALTS
 from optistack_bench.workload import Workload
 
-WARMUP_SALT = SALTS - 1
 GAUGES_EVERY_S = 1.0
 ALIVE_TRIES = 4
 ALIVE_EVERY_S = 0.5
@@ -55,6 +53,7 @@ class Bench:
     server: Server = field(init=False)
     texts: Texts = field(default_factory=lambda: Texts({}))
     text_rule: str = ""
+    salts: int = 0
 
     def __enter__(self) -> Bench:
         """Raises InputError when nobody answers, or what is asked for cannot be had there."""
@@ -84,7 +83,7 @@ class Bench:
             context_tokens=self.server.context_tokens,
             model=self.server.model,
         )
-        workload = maker.make(0)
+        workload = maker.make(0)  # stands for all repeats: they differ in their tokens only
         point = Point(
             target=self.target.name,
             users=loop.users if loop.rate is None else None,
@@ -94,12 +93,17 @@ class Bench:
         )
         self._warm_up(maker, loop, point)
         for number in range(self.settings.repeats):
-            repeat = self._repeat(workload if not number else maker.make(number), loop, number, point)
+            repeat = self._repeat(maker.make(self._salt()), loop, number, point)
             point = point.model_copy(update={"repeats": (*point.repeats, repeat)})
             keep(point)
             if repeat.ended:
                 break
         return point
+
+    def _salt(self) -> int:
+        """Another one each time: what was sent before is in nobody's cache. The same in every run of equal settings."""
+        self.salts += 1
+        return self.salts
 
     def _facts(self, workload: Workload, divide: int) -> WorkloadFacts:
         turns = list(workload.turns())
@@ -120,7 +124,7 @@ class Bench:
         if not self.settings.warmup:
             return
         self.say(f"{point.load}: warming up")
-        whole = maker.make(WARMUP_SALT)
+        whole = maker.make(self._salt())
         first = whole.sessions[: loop.users]
         cut = [replace(session, turns=session.turns[: self.settings.warmup]) for session in first]
         played = self._play(Workload("warm-up", tuple(cut), ()), Loop(users=loop.users), lambda record: None)

@@ -1,4 +1,4 @@
-"""A scripted engine: streams tokens at a rate, has a prefix cache and counters in vLLM's dialect, and fails on demand."""
+"""A scripted engine: streams tokens at a rate, has a prefix cache and counters in vLLM's dialect, fails on demand."""
 
 from __future__ import annotations
 
