@@ -60,15 +60,22 @@ class Bench:
         key = os.environ.get(API_KEY_VARIABLE)
         self._front = Endpoint(self.target.url, api_key=key)
         self._engines = [Endpoint(url, api_key=key) for url in self.target.engines or (self.target.url,)]
-        self.server = read_server(self._front, self._engines[0], self.target, self.settings.context_tokens)
-        if self.settings.needs_text:
-            longest = self.settings.text_tokens(self.server.context_tokens)
-            self.texts, self.text_rule = read_texts(self._engines[0], self.settings.domains, longest_tokens=longest)
+        try:
+            self._ask()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         for endpoint in (self._front, *self._engines):
             endpoint.close()
+
+    def _ask(self) -> None:
+        self.server = read_server(self._front, self._engines[0], self.target, self.settings.context_tokens)
+        if self.settings.needs_text:
+            longest = self.settings.text_tokens(self.server.context_tokens)
+            self.texts, self.text_rule = read_texts(self._engines[0], self.settings.domains, longest_tokens=longest)
 
     def point(self, loop: Loop, keep: Callable[[Point], None]) -> Point:
         """Measure under ``loop``. ``keep`` is given the point after each repeat, and also when it is broken off.
@@ -180,7 +187,7 @@ class Bench:
                     watch.cancel()
                     await asyncio.gather(watch, return_exceptions=True)
 
-        with _no_collection():
+        with no_collection():
             return asyncio.run(work())
 
     def _fields(self) -> dict[str, object]:
@@ -200,12 +207,17 @@ class Bench:
                 gauges.append(read_gauges(await asyncio.to_thread(pages, self._engines)))
             await asyncio.sleep(GAUGES_EVERY_S)
 
+    def _knock(self) -> None:
+        """Raise InputError when nobody accepts a new connection; one that is open may outlive who listens."""
+        with Endpoint(self.target.url, api_key=os.environ.get(API_KEY_VARIABLE)) as fresh:
+            fresh.request("GET", "/v1/models")
+
     async def _alive(self) -> str:
         """``""`` when somebody answers at the address, else why not."""
         why = ""
         for _ in range(ALIVE_TRIES):
             try:
-                await asyncio.to_thread(self._front.request, "GET", "/v1/models")
+                await asyncio.to_thread(self._knock)
             except OptistackError as error:
                 why = error.message
                 await asyncio.sleep(ALIVE_EVERY_S)
@@ -215,7 +227,7 @@ class Bench:
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Without the garbage collector, whose pauses would stand in the latencies; a repeat makes little garbage."""
     was = gc.isenabled()
     gc.collect()
