@@ -4,11 +4,11 @@
         [--engine-python BACKEND=PATH] [--only NAME]
 
 A file of configurations has a `title`, what it `needs`, `common` fields, and `configurations`: each has a name, a stack
-(relative to the file), a backend, and, where wanted, `without` (plugins), `set`, `engine_args`, `env`, `bench` (words
-for `optistack bench`) and `conformance` (words). `${MODELS}` and other variables are filled in by optistack. Each gets
-a row in DIR/rows.json as soon as it is done: KV tokens planned and reported, steps a second that the memory's bandwidth
-allows, the benchmark's figures, and where an engine refuses, what it said. `--plan-only` plans and starts nothing. The
-exit code is 1 when a configuration failed or missed the plan by more than 2%.
+(relative to the file), a backend, and, where wanted, `without` (plugins), `set`, `engine_args`, `env`, and the
+words of `apply`, `bench` and `conformance` beside those that the runner gives. optistack fills in `${MODELS}` and other
+variables. Each gets a row in DIR/rows.json as soon as it is done: KV tokens planned and reported, steps a second that
+the memory's bandwidth allows, the benchmark's figures, and where an engine refuses, what it said. `--plan-only` plans
+and starts nothing. The exit code is 1 when a configuration failed or missed the plan by more than 2%.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def bandwidth_tokens_s(plan: dict[str, Any], context_tokens: int) -> float | Non
     budget, moe = plan["budget"], plan["model"]["moe"] or {}
     step = budget["bytes_per_kv_token"] * context_tokens
     for line in budget["weights"]:
-        share = moe["experts_per_token"] / moe["experts"] if line["label"] == "routed experts" else 1.0
+        share = moe["experts_per_token"] / moe["routed_experts"] if line["label"] == "routed experts" else 1.0
         # One row of the table is read for a token; tied weights are read again as the output layer, which is counted.
         step += line["bytes"] * share
     step += sum(line["bytes"] for line in budget["charges"] if line["label"] == "draft weights")
@@ -81,11 +81,14 @@ def run_one(
         "planned_kv_tokens": plan["budget"]["kv_tokens"],
         "bytes_per_kv_token": plan["budget"]["bytes_per_kv_token"],
         "bandwidth_steps_s": bandwidth_tokens_s(plan, context),
-        "refused": [finding["message"] for finding in plan["findings"] if finding["severity"] == "error"],
     }
-    if plan_only or code:
-        return row if not code else {**row, "failed": "plan", "exit_code": code}
-    code, applied = optistack(["apply", *words, "--keep", "--json"], env, log)
+    refused = [finding["message"] for finding in plan["findings"] if finding["severity"] == "error"]
+    refused += [*plan["flag_check"]["problems"], plan["budget"]["reason"]]
+    if code:
+        return {**row, "failed": "plan", "exit_code": code, "error": " ".join(filter(None, refused))}
+    if plan_only:
+        return row
+    code, applied = optistack(["apply", *words, *one.get("apply", ()), "--keep", "--json"], env, log)
     if "receipts" not in applied:
         return {**row, "failed": "apply", "exit_code": code, "error": applied.get("error", "")}
     try:
