@@ -23,10 +23,8 @@ from optistack_bench.server import read_server
 from optistack_bench.settings import Settings, WorkloadMaker
 from optistack_bench.summary import summarize
 from optistack_bench.synthetic import Texts
-from optistack_bench.tokens import SALTS
 from optistack_bench.workload import Workload
 
-WARMUP_SALT = SALTS - 1
 GAUGES_EVERY_S = 1.0
 ALIVE_TRIES = 4
 ALIVE_EVERY_S = 0.5
@@ -55,21 +53,29 @@ class Bench:
     server: Server = field(init=False)
     texts: Texts = field(default_factory=lambda: Texts({}))
     text_rule: str = ""
+    salts: int = 0
 
     def __enter__(self) -> Bench:
         """Raises InputError when nobody answers, or what is asked for cannot be had there."""
         key = os.environ.get(API_KEY_VARIABLE)
         self._front = Endpoint(self.target.url, api_key=key)
         self._engines = [Endpoint(url, api_key=key) for url in self.target.engines or (self.target.url,)]
-        self.server = read_server(self._front, self._engines[0], self.target, self.settings.context_tokens)
-        if self.settings.needs_text:
-            longest = self.settings.text_tokens(self.server.context_tokens)
-            self.texts, self.text_rule = read_texts(self._engines[0], self.settings.domains, longest_tokens=longest)
+        try:
+            self._ask()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         for endpoint in (self._front, *self._engines):
             endpoint.close()
+
+    def _ask(self) -> None:
+        self.server = read_server(self._front, self._engines[0], self.target, self.settings.context_tokens)
+        if self.settings.needs_text:
+            longest = self.settings.text_tokens(self.server.context_tokens)
+            self.texts, self.text_rule = read_texts(self._engines[0], self.settings.domains, longest_tokens=longest)
 
     def point(self, loop: Loop, keep: Callable[[Point], None]) -> Point:
         """Measure under ``loop``. ``keep`` is given the point after each repeat, and also when it is broken off.
@@ -84,7 +90,7 @@ class Bench:
             context_tokens=self.server.context_tokens,
             model=self.server.model,
         )
-        workload = maker.make(0)
+        workload = maker.make(0)  # stands for all repeats: they differ in their tokens only
         point = Point(
             target=self.target.name,
             users=loop.users if loop.rate is None else None,
@@ -94,12 +100,17 @@ class Bench:
         )
         self._warm_up(maker, loop, point)
         for number in range(self.settings.repeats):
-            repeat = self._repeat(workload if not number else maker.make(number), loop, number, point)
+            repeat = self._repeat(maker.make(self._salt()), loop, number, point)
             point = point.model_copy(update={"repeats": (*point.repeats, repeat)})
             keep(point)
             if repeat.ended:
                 break
         return point
+
+    def _salt(self) -> int:
+        """Another one each time: what was sent before is in nobody's cache. The same in every run of equal settings."""
+        self.salts += 1
+        return self.salts
 
     def _facts(self, workload: Workload, divide: int) -> WorkloadFacts:
         turns = list(workload.turns())
@@ -120,7 +131,7 @@ class Bench:
         if not self.settings.warmup:
             return
         self.say(f"{point.load}: warming up")
-        whole = maker.make(WARMUP_SALT)
+        whole = maker.make(self._salt())
         first = whole.sessions[: loop.users]
         cut = [replace(session, turns=session.turns[: self.settings.warmup]) for session in first]
         played = self._play(Workload("warm-up", tuple(cut), ()), Loop(users=loop.users), lambda record: None)
@@ -176,7 +187,7 @@ class Bench:
                     watch.cancel()
                     await asyncio.gather(watch, return_exceptions=True)
 
-        with _no_collection():
+        with no_collection():
             return asyncio.run(work())
 
     def _fields(self) -> dict[str, object]:
@@ -196,12 +207,17 @@ class Bench:
                 gauges.append(read_gauges(await asyncio.to_thread(pages, self._engines)))
             await asyncio.sleep(GAUGES_EVERY_S)
 
+    def _knock(self) -> None:
+        """Raise InputError when nobody accepts a new connection; one that is open may outlive who listens."""
+        with Endpoint(self.target.url, api_key=os.environ.get(API_KEY_VARIABLE)) as fresh:
+            fresh.request("GET", "/v1/models")
+
     async def _alive(self) -> str:
         """``""`` when somebody answers at the address, else why not."""
         why = ""
         for _ in range(ALIVE_TRIES):
             try:
-                await asyncio.to_thread(self._front.request, "GET", "/v1/models")
+                await asyncio.to_thread(self._knock)
             except OptistackError as error:
                 why = error.message
                 await asyncio.sleep(ALIVE_EVERY_S)
@@ -211,7 +227,7 @@ class Bench:
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Without the garbage collector, whose pauses would stand in the latencies; a repeat makes little garbage."""
     was = gc.isenabled()
     gc.collect()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import optistack
+from optistack.apply.termination import termination_raises
 from optistack.errors import InputError, OptistackError
 from optistack_bench.load import Loop
 from optistack_bench.result import JOURNAL_FILE, Point, Result, save_result
@@ -80,7 +81,7 @@ def running(settings: Settings, folder: Path | None) -> Iterator[Run]:
     as it is; an error after that is kept as the reason, and raised only when it is an interruption.
     """
     run = Run(settings, folder)
-    with run.journal:
+    with termination_raises(), run.journal:
         try:
             yield run
             run.result = run.result.model_copy(update={"state": "complete"})

@@ -93,8 +93,8 @@ class WorkloadMaker:
 
     def _build(self, salt: int, divide: int) -> Workload:
         asked = self._settings
-        common = {"divide": divide, "seed": asked.seed, "salt": salt}
-        paced = {"turns": asked.turns, "think_limit_s": asked.think_limit_s}
+        common: dict[str, Any] = {"divide": divide, "seed": asked.seed, "salt": salt}
+        paced: dict[str, Any] = {"turns": asked.turns, "think_limit_s": asked.think_limit_s}
         if self._trace is not None and asked.trace is not None:
             return replay(self._trace, name=f"trace {asked.trace.name}", sessions=self._number, **paced, **common)
         if asked.workload == "sessions":

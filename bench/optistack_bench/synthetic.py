@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -28,7 +28,7 @@ Corpus = Sequence[int]
 class Texts:
     """Token ids of real text by domain; where there are none, prompts are made of random words."""
 
-    corpora: dict[str, Corpus]
+    corpora: Mapping[str, Corpus]
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -75,8 +75,8 @@ def sessions(
     """``number`` coding sessions of ``turns`` turns (8 unless said), domains in turn.
 
     The first prompt is log-normal around 90k tokens, each turn adds an exponential 2.4k in the mean, of which the
-    former answer is a part, answers are 500 in the mean, pauses exponential with a mean of 10 s; all tokens are divided by
-    ``divide``.
+    former answer is a part, answers are 500 in the mean, pauses exponential with a mean of 10 s; all tokens are divided
+    by ``divide``.
     """
     random = Random(seed)
     maker = TokenMaker(salt)

@@ -12,6 +12,8 @@ from optistack_bench.statistics import Estimate
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from optistack_bench.compare import Change
+
 COLUMNS = (
     ("TTFT p50", "ttft_s_p50", 1000, "ms"),
     ("p95", "ttft_s_p95", 1000, ""),
@@ -102,3 +104,24 @@ def groups_view(point: Point) -> Iterator[RenderableType]:
 
 def _count(value: int | None) -> str:
     return "unknown" if value is None else f"{value:,}"
+
+
+def changes_view(changes: Sequence[Change]) -> Iterator[RenderableType]:
+    """A line for each figure, and what changed in a sentence."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("target", "load", "figure", "before", "after", "change", "verdict"):
+        table.add_column(name, justify="left" if name in ("target", "load", "figure", "verdict") else "right")
+    styles = {"better": "green", "worse": "red"}
+    for one in changes:
+        half = "" if one.half_width is None else f" ±{number(one.half_width)}"
+        moved = f"{one.after - one.before:+.3g}{half}"
+        verdict = Text(one.verdict, style=styles.get(one.verdict, ""))
+        table.add_row(one.target, one.load, one.figure, number(one.before), number(one.after), moved, verdict)
+    yield table
+    beyond = [f"{one.figure} {one.verdict} ({one.load})" for one in changes if one.verdict in styles]
+    if any(one.verdict == "unknown" for one in changes):
+        yield Text("With one repeat on a side nothing can be told from noise: give --repeats 3 or more.")
+    yield Text("Beyond the noise: " + (", ".join(beyond) or "nothing") + ".")

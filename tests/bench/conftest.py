@@ -1,4 +1,4 @@
-"""A scripted engine: streams tokens at a rate, has a prefix cache and counters in vLLM's dialect, and fails on demand."""
+"""A scripted engine: streams tokens at a rate, has a prefix cache and counters in vLLM's dialect, fails on demand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Script:
 
     token_s: float = 0.0
     first_s: float = 0.0
-    context: int | None = 8192
+    context: int | None = 2048
     fail: dict[int, int] = field(default_factory=dict)
     dies_at: int | None = None
     cut_at: int | None = None
@@ -126,6 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
             engine.counts["running"] += 1
         try:
             if script.dies_at is not None and number >= script.dies_at:
+                engine.server.shutdown()
                 engine.server.socket.close()
                 self.close_connection = True
                 self.connection.close()

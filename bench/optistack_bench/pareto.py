@@ -1,0 +1,89 @@
+"""The trade between a user's speed and a GPU's throughput: the frontier, its knee, and the best point at a floor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optistack_bench.result import Point
+
+SPEED = "user_tokens_s_p50"
+THROUGHPUT = "total_tokens_min_gpu"
+PREFILL_SPEED = "requests_min"
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A point in the picture: ``speed`` in tokens/s/user, ``throughput`` in tokens/min/GPU."""
+
+    point: Point
+    speed: float
+    throughput: float
+
+
+def spots(points: Sequence[Point]) -> list[Spot]:
+    """Those of ``points`` that have both figures, the fastest for a user first."""
+    found = [
+        Spot(point, speed, throughput)
+        for point in points
+        if (speed := point.mean(SPEED)) is not None and (throughput := point.mean(THROUGHPUT)) is not None
+    ]
+    return sorted(found, key=lambda spot: -spot.speed)
+
+
+def frontier(given: Sequence[Spot]) -> list[Spot]:
+    """Those than which none is better for both, the fastest for a user first."""
+    best: list[Spot] = []
+    for spot in sorted(given, key=lambda spot: (-spot.speed, -spot.throughput)):
+        if not best or spot.throughput > best[-1].throughput:
+            best.append(spot)
+    return best
+
+
+def knee(given: Sequence[Spot]) -> Spot | None:
+    """Where more users begin to cost more than they bring: the spot of the frontier that lies farthest above the line
+    between its ends, both axes scaled to 1. None for fewer than three spots, or where none lies above that line."""
+    best = frontier(given)
+    if len(best) < 3:
+        return None
+    first, last = best[0], best[-1]
+    width, height = first.speed - last.speed, last.throughput - first.throughput
+
+    def above(spot: Spot) -> float:
+        return (spot.speed - last.speed) / width + (spot.throughput - first.throughput) / height - 1
+
+    found = max(best, key=above)
+    return found if above(found) > 1e-9 else None
+
+
+def best_at(given: Sequence[Spot], floor: float) -> Spot | None:
+    """The highest throughput among spots of at least ``floor`` tokens/s/user."""
+    enough = [spot for spot in given if spot.speed >= floor]
+    return max(enough, key=lambda spot: spot.throughput) if enough else None
+
+
+def targets(points: Sequence[Point]) -> list[str]:
+    """Names of what was measured, in order."""
+    return list(dict.fromkeys(point.target for point in points))
+
+
+def conclusions(points: Sequence[Point], floor: float | None) -> list[str]:
+    """A sentence for each target on its knee, and on its best throughput at ``floor`` tokens/s/user."""
+    lines = []
+    for target in targets(points):
+        mine = spots([point for point in points if point.target == target])
+        if (bend := knee(mine)) is not None:
+            lines.append(f"{target}: the knee is at {bend.point.load}, {_both(bend)}.")
+        elif mine:
+            lines.append(f"{target}: no knee in these loads.")
+        if floor is not None:
+            best = best_at(mine, floor)
+            lines.append(
+                f"{target}: at {floor:g} tokens/s/user or more, "
+                + (f"{best.point.load} are best, {_both(best)}." if best else "nothing was measured.")
+            )
+    return lines
+
+
+def _both(spot: Spot) -> str:
+    return f"{spot.speed:,.1f} tokens/s/user and {spot.throughput:,.0f} tokens/min/GPU"

@@ -1,0 +1,73 @@
+"""The Pareto picture, drawn by matplotlib: PNG for a page, SVG for the report."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from optistack_bench.pareto import SPEED, THROUGHPUT, knee, spots, targets
+from optistack_bench.result import Point
+
+COLOURS = ("#4269d0", "#ff725c", "#2a9d6f", "#efb118", "#9c6b4e", "#a463f2")
+
+
+def draw_png(points: Sequence[Point], path: Path) -> None:
+    """Write the picture to ``path``, whole or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    _figure(points).savefig(part, format="png", dpi=130)
+    part.replace(path)
+
+
+def draw_svg(points: Sequence[Point]) -> str:
+    """The picture as an SVG element that refers to nothing outside."""
+    text = io.StringIO()
+    _figure(points).savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    svg = text.getvalue()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    return re.sub(r'\s(width|height)="[^"]*pt"', "", svg, count=2)
+
+
+def _figure(points: Sequence[Point]) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 4.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for number, target in enumerate(targets(points)):
+        mine = spots([point for point in points if point.target == target])
+        mine.sort(key=lambda spot: spot.point.users or 0)
+        if not mine:
+            continue
+        colour = COLOURS[number % len(COLOURS)]
+        spread = [(spot.point.estimate(SPEED), spot.point.estimate(THROUGHPUT)) for spot in mine]
+        axes.errorbar(
+            [spot.speed for spot in mine],
+            [spot.throughput for spot in mine],
+            xerr=[(one.half_width or 0.0) if one else 0.0 for one, _ in spread],
+            yerr=[(one.half_width or 0.0) if one else 0.0 for _, one in spread],
+            marker="o",
+            color=colour,
+            ecolor=f"{colour}80",
+            capsize=2,
+            label=target,
+        )
+        bend = knee(mine)
+        if bend is not None:
+            axes.plot([bend.speed], [bend.throughput], "o", ms=13, mfc="none", mec=colour, label=f"knee of {target}")
+        for spot in mine:
+            users = "" if spot.point.users is None else str(spot.point.users)
+            axes.annotate(users, (spot.speed, spot.throughput), xytext=(6, 6), textcoords="offset points", color=colour)
+    axes.set_xlabel("tokens/s/user (median)")
+    axes.set_ylabel("tokens/min/GPU, in and out")
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.grid(alpha=0.25)
+    if axes.has_data():
+        axes.legend(frameon=False)
+    axes.set_title("Numbers at the points are users; bars are 95% intervals", fontsize=9)
+    return figure

@@ -1,0 +1,169 @@
+"""Start a list of configurations one after the other: the plan held against the engine, and the benchmark on each.
+
+    python benchmarks/run_configurations.py benchmarks/configurations/plan-on-cpu.yaml --out DIR [--plan-only]
+        [--engine-python BACKEND=PATH] [--only NAME]
+
+A file of configurations has a `title`, what it `needs`, `common` fields, and `configurations`: each has a name, a stack
+(relative to the file), a backend, and, where wanted, `without` (plugins), `set`, `engine_args`, `env`, and the
+words of `apply`, `bench` and `conformance` beside those that the runner gives. optistack fills in `${MODELS}` and other
+variables. Each gets a row in DIR/rows.json as soon as it is done: KV tokens planned and reported, steps a second that
+the memory's bandwidth allows, the benchmark's figures, and where an engine refuses, what it said. `--plan-only` plans
+and starts nothing. The exit code is 1 when a configuration failed or missed the plan by more than 2%.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+KV_TOLERANCE = 0.02
+
+
+def optistack(words: list[str], env: dict[str, str], log: Path) -> tuple[int, Any]:
+    """Exit code and JSON document of a command; its stderr goes to ``log``."""
+    done = subprocess.run(
+        [sys.executable, "-m", "optistack.cli", *words], capture_output=True, text=True, env={**os.environ, **env}
+    )
+    with log.open("a") as file:
+        file.write(f"$ optistack {' '.join(words)}\n{done.stderr}\n")
+    try:
+        return done.returncode, json.loads(done.stdout)
+    except ValueError:
+        return done.returncode, {"error": done.stderr[-500:]}
+
+
+def stack_words(one: dict[str, Any], folder: Path, pythons: dict[str, str]) -> list[str]:
+    words = ["--stack", str(folder / one["stack"]), "--backend", one["backend"], "--set", f"name={one['name']}"]
+    words += [word for name in one.get("without", ()) for word in ("--no-plugin", name)]
+    words += [word for value in one.get("set", ()) for word in ("--set", value)]
+    words += [f"--engine-arg={word}" for word in one.get("engine_args", ())]
+    if one["backend"] in pythons:
+        words += ["--engine-python", pythons[one["backend"]]]
+    return words
+
+
+def bandwidth_tokens_s(plan: dict[str, Any], context_tokens: int) -> float | None:
+    """Decoding steps a second of one user, when reading memory is all that takes time: bandwidth over the bytes of a
+    step. Those are the weights that a token uses (of the routed experts the share it is routed to), the draft's, and
+    the KV of ``context_tokens``. None where the bandwidth is not known (a CPU)."""
+    gpu = plan["share"]["gpu"] or {}
+    if not gpu.get("hbm_bandwidth_bytes_s"):
+        return None
+    budget, moe = plan["budget"], plan["model"]["moe"] or {}
+    step = budget["bytes_per_kv_token"] * context_tokens
+    for line in budget["weights"]:
+        share = moe["experts_per_token"] / moe["routed_experts"] if line["label"] == "routed experts" else 1.0
+        # One row of the table is read for a token; tied weights are read again as the output layer, which is counted.
+        step += line["bytes"] * share
+    step += sum(line["bytes"] for line in budget["charges"] if line["label"] == "draft weights")
+    return float(gpu["hbm_bandwidth_bytes_s"]) / step
+
+
+def run_one(
+    one: dict[str, Any], folder: Path, out: Path, pythons: dict[str, str], *, plan_only: bool
+) -> dict[str, Any]:
+    log, env = out / f"{one['name']}.log", dict(one.get("env", {}))
+    words = stack_words(one, folder, pythons)
+    code, plan = optistack(["plan", *words, "--json"], env, log)
+    row: dict[str, Any] = {"name": one["name"], "backend": one["backend"]}
+    if "budget" not in plan:
+        return {**row, "failed": "plan", "exit_code": code, "error": plan.get("error", "")}
+    context = int(plan["spec"]["workload"]["input_tokens"]) if plan["spec"].get("workload") else 0
+    row |= {
+        "engine_version": plan["engine"]["version"],
+        "planned_kv_tokens": plan["budget"]["kv_tokens"],
+        "bytes_per_kv_token": plan["budget"]["bytes_per_kv_token"],
+        "bandwidth_steps_s": bandwidth_tokens_s(plan, context),
+    }
+    refused = [finding["message"] for finding in plan["findings"] if finding["severity"] == "error"]
+    refused += [*plan["flag_check"]["problems"], plan["budget"]["reason"]]
+    if code:
+        return {**row, "failed": "plan", "exit_code": code, "error": " ".join(filter(None, refused))}
+    if plan_only:
+        return row
+    code, applied = optistack(["apply", *words, *one.get("apply", ()), "--keep", "--json"], env, log)
+    if "receipts" not in applied:
+        return {**row, "failed": "apply", "exit_code": code, "error": applied.get("error", "")}
+    try:
+        return row | after_start(one, applied, code, out, env, log)
+    finally:
+        optistack(["down", one["name"]], env, log)
+
+
+def after_start(
+    one: dict[str, Any], applied: dict[str, Any], code: int, out: Path, env: dict[str, str], log: Path
+) -> dict[str, Any]:
+    receipts = applied["receipts"]
+    (out / f"{one['name']}.receipt.json").write_text(json.dumps(receipts, indent=1) + "\n")
+    lines = [line for receipt in receipts for line in receipt["results"]]
+    kv = next((line for line in lines if line["id"] == "budget.kv_tokens"), None)
+    said = kv and str(kv["engine_says"]).replace(",", "")
+    row: dict[str, Any] = {
+        "apply_exit_code": code,
+        "checks_failed": sorted(line["id"] for line in lines if line["status"] == "fail"),
+        "reported_kv_tokens": int(float(said)) if said and said.replace(".", "").isdecimal() else None,
+        "proof": kv and kv["proof"],
+    }
+    url = applied["endpoints"][0]
+    if "bench" in one:
+        words = ["bench", "--endpoint", url, "--out", str(out / one["name"]), "--json", *map(str, one["bench"])]
+        row["bench_exit_code"], result = optistack(words, env, log)
+        points = result.get("points") or [{"repeats": []}]
+        row["figures"] = [repeat["figures"] for repeat in points[0]["repeats"]]
+    if "conformance" in one:
+        words = ["conformance", "--endpoint", url, "--json", *map(str, one["conformance"])]
+        row["conformance_exit_code"], verdict = optistack(words, env, log)
+        row["conformance"] = verdict.get("verdict")
+    return row
+
+
+def missed(row: dict[str, Any]) -> bool:
+    """Whether a configuration failed, or its engine reports other KV tokens than planned."""
+    said = row.get("reported_kv_tokens")
+    return "failed" in row or (said is not None and abs(said / row["planned_kv_tokens"] - 1) > KV_TOLERANCE)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--plan-only", action="store_true")
+    parser.add_argument("--engine-python", action="append", default=[], metavar="BACKEND=PATH")
+    parser.add_argument("--only", action="append", metavar="NAME")
+    given = parser.parse_args()
+    document = yaml.safe_load(given.file.read_text())
+    pythons = dict(word.split("=", 1) for word in given.engine_python)
+    given.out.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for configuration in document["configurations"]:
+        one = {**document.get("common", {}), **configuration}
+        if given.only and one["name"] not in given.only:
+            continue
+        row = run_one(one, given.file.parent, given.out, pythons, plan_only=given.plan_only)
+        rows.append(row)
+        (given.out / "rows.json").write_text(json.dumps({"title": document["title"], "rows": rows}, indent=1) + "\n")
+        print(describe(row), flush=True)
+    return int(any(missed(row) for row in rows))
+
+
+def describe(row: dict[str, Any]) -> str:
+    if "failed" in row:
+        return f"{row['name']:<24} {row['failed']} failed ({row['exit_code']}): {str(row.get('error', ''))[:200]}"
+    text = f"{row['name']:<24} planned {row['planned_kv_tokens']:>12,}"
+    if row.get("reported_kv_tokens"):
+        share = row["reported_kv_tokens"] / row["planned_kv_tokens"] - 1
+        text += f"  reported {row['reported_kv_tokens']:>12,}  {share:+.2%}"
+    if row.get("bandwidth_steps_s"):
+        text += f"  bandwidth allows {row['bandwidth_steps_s']:,.0f} steps/s"
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

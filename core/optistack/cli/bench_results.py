@@ -1,0 +1,79 @@
+"""``optistack bench compare`` and ``optistack bench show``: results that are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from optistack.cli import options
+
+if TYPE_CHECKING:
+    from optistack_bench.result import Result
+
+
+def compare(
+    before: Annotated[Path, typer.Argument(metavar="A", help="A folder that --out named, or its result.json.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Another, of the same workload.")],
+    json: options.Json = False,
+) -> None:
+    """Say what changed from A to B beyond the noise of their repeats."""
+    from optistack.cli import screen
+    from optistack_bench.compare import compare as held_against
+    from optistack_bench.result import load_result
+    from optistack_bench.terminal import changes_view
+
+    old, new = load_result(before), load_result(after)
+    changes = held_against(old, new)
+    for name, result in ((before, old), (after, new)):
+        if result.state != "complete":
+            screen.note(f"{name} is not complete: {result.why or 'it was broken off'}")
+    if json:
+        screen.print_json({"changes": [change.as_json() for change in changes]})
+    else:
+        screen.show(*changes_view(changes))
+
+
+def show(
+    result: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that --out named, or its result.json.")],
+    min_tps_user: Annotated[
+        float | None, typer.Option("--min-tps-user", min=0, help="Name the best throughput at this many tokens/s/user.")
+    ] = None,
+    pictures: Annotated[bool, typer.Option("--pictures", help="Draw pareto.png and report.html anew.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Show a result again; --pictures draws it without measuring."""
+    from optistack_bench.result import load_result
+    from optistack_bench.run import check_installed
+
+    loaded = load_result(result)
+    if pictures:
+        check_installed("matplotlib")
+        write_pictures(loaded, result if result.is_dir() else result.parent, min_tps_user)
+    print_result(loaded, json, min_tps_user, sweeps=True)
+
+
+def write_pictures(result: Result, folder: Path, floor: float | None) -> None:
+    from optistack.files import write_whole
+    from optistack_bench.html import html_page
+    from optistack_bench.picture import draw_png
+
+    draw_png(result.points, folder / "pareto.png")
+    write_whole(folder / "report.html", html_page(result, floor), mode=0o644)
+
+
+def print_result(result: Result, as_json: bool, floor: float | None, *, sweeps: bool) -> None:
+    from optistack.cli import screen
+
+    if as_json:
+        screen.print_json(result)
+        return
+    from optistack_bench.pareto import conclusions
+    from optistack_bench.terminal import groups_view, result_view
+
+    screen.show(*result_view(result))
+    if len(result.points) == 1:
+        screen.show(*groups_view(result.points[0]))
+    if sweeps:
+        screen.show(*conclusions(result.points, floor))

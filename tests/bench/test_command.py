@@ -1,0 +1,203 @@
+"""``optistack bench`` as a program, against a scripted engine: what it keeps, what it says, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.bench.conftest import Engine, Script
+
+from optistack.cli.run import run
+
+FAST = ["--domain", "made", "--think-limit", "0", "--turns", "2", "--sessions", "4", "--warmup", "0"]
+
+
+def bench(engine: Engine, *words: str) -> int:
+    return run(["bench", *words, "--endpoint", engine.url, *FAST])
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return loaded
+
+
+def test_a_run_prints_json_and_keeps_every_request(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(engine, "--users", "2", "--repeats", "2", "--json", "--out", str(tmp_path / "out")) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == result_of(tmp_path / "out")
+    (point,) = printed["points"]
+    assert (printed["state"], point["users"], len(point["repeats"])) == ("complete", 2, 2)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "requests.jsonl").read_text().splitlines()]
+    assert [line["repeat"] for line in lines] == [0] * 8 + [1] * 8
+    figures = point["repeats"][0]["figures"]
+    assert figures["hit_rate_usage"] == figures["hit_rate_engine"] == pytest.approx(figures["hit_rate_possible"])
+    assert (figures["hits_agree"], figures["acceptance_length"], figures["errors"]) == (1, 2, 0)
+    assert point["repeats"][1]["figures"]["foreign_hits"] == 0, "a repeat finds nothing of the one before"
+
+
+def test_requests_carry_their_session_and_the_asked_length(engine: Engine) -> None:
+    assert bench(engine, "--users", "2", "--repeats", "1") == 0
+    assert sorted(set(map(str, engine.sessions))) == [f"session-{at}" for at in range(4)]
+    assert all(body["ignore_eos"] and body["temperature"] == 0 and body["stream"] for body in engine.asked)
+    prompts = [body["prompt"] for body, name in zip(engine.asked, engine.sessions, strict=True) if name == "session-1"]
+    assert prompts[1][: len(prompts[0])] == prompts[0]
+
+
+def test_two_runs_send_the_same(engine: Engine) -> None:
+    for _ in range(2):
+        assert bench(engine, "--repeats", "1") == 0
+    half = len(engine.asked) // 2
+    assert engine.asked[:half] == engine.asked[half:]
+
+
+def test_a_server_that_knows_the_workload_is_told_apart(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        assert bench(engine, "--repeats", "1") == 0
+    assert "the server has seen this workload" in capsys.readouterr().out
+
+
+def test_warm_up_is_sent_and_not_counted(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "--endpoint", engine.url, *FAST[:-1], "1", "--users", "3", "--repeats", "1", "--json"]) == 0
+    (point,) = json.loads(capsys.readouterr().out)["points"]
+    assert (len(engine.asked), point["repeats"][0]["figures"]["requests"]) == (8 + 3, 8)
+
+
+def test_http_errors_and_cut_streams_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    with Engine(Script(fail={1: 500, 4: 429}, cut_at=6)) as engine:
+        assert bench(engine, "--repeats", "1") == 0
+    said = capsys.readouterr().out
+    assert "3 requests failed (1 x HTTP 500, 1 x HTTP 429, 1 x cut off) and are in no latency" in said
+    assert "scripted" in said
+
+
+def test_a_server_that_dies_leaves_a_partial_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Engine(Script(dies_at=11)) as engine:
+        assert bench(engine, "--repeats", "3", "--out", str(tmp_path / "out")) == 1
+    said = capsys.readouterr()
+    assert "partial" in said.err and "PARTIAL" in said.out
+    kept = result_of(tmp_path / "out")
+    assert kept["state"] == "partial" and "No engine answers" in kept["why"]
+    whole, broken = kept["points"][0]["repeats"]
+    assert (whole["ended"], bool(broken["ended"]), whole["figures"]["requests"]) == ("", True, 8)
+    assert len((tmp_path / "out" / "requests.jsonl").read_text().splitlines()) >= 11
+
+
+def test_a_server_that_answers_nothing_is_told_in_the_warm_up(capsys: pytest.CaptureFixture[str]) -> None:
+    with Engine(Script(fail=dict.fromkeys(range(99), 400))) as engine:
+        assert run(["bench", "--endpoint", engine.url, *FAST[:-1], "1"]) == 1
+    assert "answered no request of the warm-up: HTTP 400" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--workload", "3k-100"], "takes 3,100 tokens, and toy has a context of 2,048"),
+        (["--workload", "nothing"], "There is no workload 'nothing'"),
+        (["--domain", "poems"], "There is no domain 'poems'"),
+        (["--rate", "fast"], "--rate fast is no number"),
+        (["--divide", "x"], "--divide x is no number"),
+        (["--workload", "trace", "--trace", "/nope.jsonl"], "Trace /nope.jsonl cannot be read"),
+        (["--out", "/proc/version"], "--out /proc/version is no folder"),
+    ],
+)
+def test_wrong_input_is_2_and_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Engine(Script(context=2048)) as engine:
+        assert run(["bench", "--endpoint", engine.url, "--domain", "made", *words]) == 2
+        assert engine.asked == []
+    assert sentence in capsys.readouterr().err
+
+
+def test_nobody_and_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(["bench", "--endpoint", "http://127.0.0.1:1"]) == 2
+    assert "No engine answers" in capsys.readouterr().err
+    assert run(["bench"]) == 2
+    assert "What is to be measured?" in capsys.readouterr().err
+    assert run(["bench", "compare", str(tmp_path), str(tmp_path)]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_text_needs_a_server_that_tokenizes(capsys: pytest.CaptureFixture[str]) -> None:
+    with Engine(Script(tokenizes=False)) as engine:
+        assert run(["bench", "--endpoint", engine.url]) == 2
+    assert "--domain made" in capsys.readouterr().err
+
+
+def test_figures_are_split_by_domain(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--sessions", "2", "--turns", "1", "--repeats", "1", "--warmup", "0", "--json"]
+    assert run(["bench", "--endpoint", engine.url, *words]) == 0
+    (point,) = json.loads(capsys.readouterr().out)["points"]
+    assert set(point["repeats"][0]["by_domain"]) == {"code", "prose"}
+
+
+def test_prefill_only_asks_for_one_token(engine: Engine) -> None:
+    assert bench(engine, "--prefill-only", "--repeats", "1") == 0
+    assert {body["max_tokens"] for body in engine.asked} == {1}
+
+
+def test_an_open_loop_does_not_wait_for_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    with Engine(Script(first_s=0.3)) as engine:
+        words = ["--rate", "1000", "--repeats", "1", "--json"]
+        assert run(["bench", "--endpoint", engine.url, *FAST, *words]) == 0
+        (point,) = json.loads(capsys.readouterr().out)["points"]
+    assert (point["users"], point["rate"]) == (None, 1000)
+    assert point["repeats"][0]["figures"]["wall_s"] < 4 * 2 * 0.3, "eight requests one after the other take longer"
+
+
+class Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.links += [str(value) for name, value in attrs if name in ("src", "href", "srcset")]
+
+
+def test_a_sweep_draws_its_points_and_names_the_best(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    words = ["--concurrency", "1,2,4", "--min-tps-user", "0", "--repeats", "2", "--out", str(out)]
+    assert bench(engine, "sweep", *words) == 0
+    said = capsys.readouterr().out
+    assert "at 0 tokens/s/user or more" in said
+    assert (out / "pareto.png").read_bytes().startswith(b"\x89PNG")
+    source = (out / "report.html").read_text()
+    page = Page()
+    page.feed(source)
+    assert not re.search(r"<script|<link|<img|@import", source)
+    assert all(link.startswith("#") for link in page.links), "it loads nothing"
+    assert all(address.startswith("#") for address in re.findall(r"url\(([^)]*)\)", source))
+    assert [point["users"] for point in result_of(out)["points"]] == [1, 2, 4]
+    assert all(repeat["figures"]["foreign_hits"] == 0 for p in result_of(out)["points"] for repeat in p["repeats"])
+
+
+@pytest.mark.parametrize("text", ["", "1,,2", "0", "a"])
+def test_a_concurrency_that_is_no_list(engine: Engine, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(engine, "sweep", "--concurrency", text) == 2
+    assert "is no list of numbers" in capsys.readouterr().err
+
+
+def test_compare_tells_what_changed_beyond_the_noise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, script in (("slow", Script(first_s=0.05)), ("fast", Script()), ("again", Script())):
+        with Engine(script) as engine:
+            assert bench(engine, "--repeats", "3", "--out", str(tmp_path / name)) == 0
+    capsys.readouterr()
+    assert run(["bench", "compare", str(tmp_path / "slow"), str(tmp_path / "fast"), "--json"]) == 0
+    changes = {one["figure"]: one["verdict"] for one in json.loads(capsys.readouterr().out)["changes"]}
+    assert (changes["ttft_s_p50"], changes["hit_rate_usage"], changes["errors"]) == ("better", "same", "same")
+    assert run(["bench", "compare", str(tmp_path / "fast"), str(tmp_path / "slow")]) == 0
+    assert "ttft_s_p50 worse (1 user)" in capsys.readouterr().out
+
+
+def test_other_workloads_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in ("1", "2"):
+        with Engine(Script()) as engine:
+            assert bench(engine, "--repeats", "1", "--seed", seed, "--out", str(tmp_path / seed)) == 0
+    assert run(["bench", "compare", str(tmp_path / "1"), str(tmp_path / "2")]) == 2
+    assert "They sent different things" in capsys.readouterr().err

@@ -1,0 +1,150 @@
+"""Figures: quantiles, intervals, the frontier and its knee, and what failed requests must not change."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from optistack.verify.metrics import parse_metrics
+from optistack_bench.counters import Counts, between, read_gauges, read_totals
+from optistack_bench.load import Played
+from optistack_bench.pareto import best_at, conclusions, frontier, knee, spots
+from optistack_bench.records import Record
+from optistack_bench.result import Point, Repeat, Server, WorkloadFacts
+from optistack_bench.statistics import Estimate, difference, quantile
+from optistack_bench.summary import bucket, summarize
+
+SERVER = Server(url="http://x", model="m")
+WORK = WorkloadFacts(
+    name="w", digest="d", rules=(), sessions=1, requests=1, longest_tokens=1, divide=1, reusable_share=0.0
+)
+
+
+def point(users: int, speed: float, throughput: float, target: str = "t") -> Point:
+    figures = {"user_tokens_s_p50": speed, "total_tokens_min_gpu": throughput}
+    return Point(target=target, users=users, server=SERVER, workload=WORK, repeats=(Repeat(figures=figures),))
+
+
+def record(
+    start_s: float = 0.0, *, error: str = "", gaps: int = 4, gap_s: float = 0.1, cached: int | None = 50
+) -> Record:
+    first_s = None if error else start_s + 1.0
+    end_s = start_s + 1.0 + gaps * gap_s
+    return Record(
+        session="s", domain="code", turn=0, start_s=start_s, end_s=end_s, first_s=first_s, think_s=0.0,
+        prompt_tokens=100, output_tokens=gaps + 1, asked_tokens=gaps + 1, cached_tokens=cached, reusable_tokens=60, error=error,
+        gaps_s=[] if error else [gap_s] * gaps,
+    )  # fmt: skip
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=50))
+def test_quantiles_are_the_inclusive_ones(values: list[float]) -> None:
+    expected = statistics.quantiles(values, n=20, method="inclusive")
+    for at, value in enumerate(expected, start=1):
+        assert math.isclose(quantile(values, at / 20), value, rel_tol=1e-9, abs_tol=1e-6)
+
+
+def test_intervals_are_students_and_welchs() -> None:
+    before, after = Estimate((10.0, 11.0, 12.5)), Estimate((14.0, 15.5, 15.0, 17.0))
+    low, high = stats.t.interval(0.95, 2, loc=before.mean, scale=stats.sem(before.values))
+    assert before.half_width == pytest.approx((high - low) / 2, rel=1e-3)
+    change, half = difference(before, after)
+    welch = stats.ttest_ind(after.values, before.values, equal_var=False).confidence_interval(0.95)
+    assert change == pytest.approx((welch.low + welch.high) / 2)
+    # Degrees of freedom are rounded down, so the interval is a little wider.
+    assert half is not None and (welch.high - welch.low) / 2 <= half <= 1.2 * (welch.high - welch.low) / 2
+    assert Estimate((1.0,)).half_width is None
+
+
+def test_the_knee_is_where_more_users_begin_to_cost_more_than_they_bring() -> None:
+    points = [point(1, 100, 1000), point(2, 95, 1900), point(4, 85, 3400), point(8, 40, 3800), point(16, 15, 3900)]
+    found = knee(spots(points))
+    assert found is not None and found.point.users == 4
+    best = best_at(spots(points), 90)
+    assert best is not None and best.point.users == 2
+    assert best_at(spots(points), 200) is None
+    said = conclusions(points, 200)
+    assert "knee is at 4 users" in said[0] and "nothing was measured" in said[1]
+
+
+def test_a_line_and_two_points_have_no_knee() -> None:
+    assert knee(spots([point(1, 3, 1), point(2, 2, 2), point(4, 1, 3)])) is None
+    assert knee(spots([point(1, 3, 1), point(2, 1, 3)])) is None
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=20))
+def test_nothing_is_better_in_both_than_the_frontier(pairs: list[tuple[int, int]]) -> None:
+    given = spots([point(at + 1, *pair) for at, pair in enumerate(pairs)])
+    best = frontier(given)
+    for spot in given:
+        assert any(one.speed >= spot.speed and one.throughput >= spot.throughput for one in best)
+    for one in best:
+        assert not any(
+            (two.speed > one.speed and two.throughput >= one.throughput)
+            or (two.speed >= one.speed and two.throughput > one.throughput)
+            for two in given
+        )
+
+
+def test_failed_requests_are_counted_and_change_no_latency() -> None:
+    good = [record(0.0), record(0.5)]
+    bad = [record(0.2, error="HTTP 500"), record(0.3, error="HTTP 500"), record(0.4, error="cut off")]
+    window = {"wall_s": 2.0, "full_s": 2.0, "active_s": 2.8}
+    clean = summarize(Played(good, **window), Counts({}), [], gpus=1)
+    dirty = summarize(Played([*bad, *good], **window), Counts({}), [], gpus=1)
+    assert dirty.errors == {"HTTP 500": 2, "cut off": 1}
+    counted = {"requests", "errors"}
+    assert {k: v for k, v in dirty.figures.items() if k not in counted} == {
+        k: v for k, v in clean.figures.items() if k not in counted
+    }
+    assert (dirty.figures["errors"], clean.figures["errors"]) == (3, 0)
+    assert clean.figures["little"] == pytest.approx(1.0)
+    assert clean.figures["user_tokens_s_p50"] == pytest.approx(10.0)
+    assert clean.figures["total_tokens_min_gpu"] == pytest.approx(210 * 30)
+
+
+def test_what_comes_after_the_load_fell_off_is_no_throughput() -> None:
+    played = Played([record(0.0), record(10.0)], wall_s=12.0, full_s=1.25, active_s=1.25)
+    figures = summarize(played, Counts({}), [], gpus=2).figures
+    assert figures["output_tokens_min_gpu"] == pytest.approx(3 / 1.25 * 60 / 2)
+
+
+def test_hits_by_usage_and_by_counters_agree_or_not() -> None:
+    played = Played([record()], wall_s=2.0, full_s=2.0, active_s=1.4)
+    counts = {"asked_tokens": 100.0, "device_hit_tokens": 40.0, "host_hit_tokens": 10.0}
+    figures = summarize(played, Counts(counts), [], gpus=1).figures
+    assert (figures["hit_rate_usage"], figures["hit_rate_engine"], figures["hits_agree"]) == (0.5, 0.5, 1.0)
+    assert (figures["hit_rate_device"], figures["hit_rate_host"], figures["hit_rate_possible"]) == (0.4, 0.1, 0.6)
+    figures = summarize(played, Counts({**counts, "host_hit_tokens": 0.0}), [], gpus=1).figures
+    assert figures["hits_agree"] == 0.0
+
+
+def test_counters_of_both_engines() -> None:
+    vllm = parse_metrics(
+        "vllm:prefix_cache_queries_total 100\nvllm:prefix_cache_hits_total 60\nvllm:spec_decode_num_drafts_total 10\n"
+        "vllm:spec_decode_num_accepted_tokens_total 15\nvllm:num_requests_waiting 3\n"
+    )
+    counts = between({"asked_tokens": 50.0}, read_totals([vllm, vllm]))
+    assert (counts.get("asked_tokens"), counts.hit_tokens, counts.acceptance_length) == (150, 120, 2.5)
+    assert read_gauges([vllm, vllm])["waiting"] == 6
+    sglang = parse_metrics(
+        'sglang:prompt_tokens_total 100\nsglang:cached_tokens_total{cache_source="device"} 50\n'
+        'sglang:cached_tokens_total{cache_source="host"} 20\nsglang:spec_accept_length 2.5\n'
+    )
+    assert between({}, read_totals([sglang])).hit_tokens == 70
+    assert read_gauges([sglang])["accept_length"] == 2.5
+
+
+def test_a_counter_that_fell_is_left_out() -> None:
+    assert between({"drafts": 10.0}, {"drafts": 3.0}).values == {}
+
+
+def test_buckets_of_answers() -> None:
+    assert [bucket(tokens) for tokens in (1, 31, 32, 128, 512)] == [
+        "under 32", "under 32", "32 to 127", "128 to 511", "512 and more",
+    ]  # fmt: skip
