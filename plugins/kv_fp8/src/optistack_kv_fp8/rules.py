@@ -25,7 +25,7 @@ RULES: tuple[Rule, ...] = (
         id="kv-fp8-unit-scales",
         severity=Severity.DEGRADED,
         message="FP8 KV without calibrated scales: every scale is 1.0, and values out of range are clipped.",
-        fix="Calibrate the checkpoint (llm-compressor, ModelOpt), or compare answers with BF16 KV first: Kimi K2.5 is "
+        fix="Calibrate the checkpoint (optistack kv-fp8 calibrate), or compare answers with BF16 KV first: Kimi K2.5 is "
         "vLLM's own example of a model for which 1.0 is not good enough.",
         upstream="https://github.com/vllm-project/vllm-project.github.io/pull/195",
         evidence=Evidence.REPORTED,
