@@ -60,7 +60,7 @@ def gib_word(size_bytes: int) -> str:
 def native_connector(host: CacheTier, storage: CacheTier | None) -> dict[str, Any]:
     """vLLM's own connector: host RAM, and below it files when there is a storage tier.
 
-    vLLM tells folders apart by model path and weights' dtype alone, not by KV dtype or content of the checkpoint
+    vLLM tells folders apart by model path and KV dtype, not by layout, scales or content of the checkpoint
     (v1/kv_offload/file_mapper.py), so the tier's directory has to be one for exactly these bytes.
     """
     extra: dict[str, Any] = {"cpu_bytes_to_use": host.capacity_bytes.value or 0}

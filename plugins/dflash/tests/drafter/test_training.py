@@ -66,15 +66,18 @@ def test_accumulated_micro_batches_train_too(train: Any) -> None:
     assert any(not torch.equal(value, before[name]) for name, value in trainer.drafter.state_dict().items())
 
 
+@pytest.mark.parametrize(("bad", "good"), [(8, 4), (10, 8)])
 def test_not_a_number_stops_with_the_step_and_keeps_the_last_good_drafter(
-    train: Any, monkeypatch: pytest.MonkeyPatch
+    train: Any, monkeypatch: pytest.MonkeyPatch, bad: int, good: int
 ) -> None:
     trainer = train()
     loss = Trainer._loss
     monkeypatch.setattr(
-        Trainer, "_loss", lambda self, rows: loss(self, rows) * (float("nan") if self.state.step == 9 else 1.0)
+        Trainer, "_loss", lambda self, rows: loss(self, rows) * (float("nan") if self.state.step == bad - 1 else 1.0)
     )
-    with pytest.raises(CheckFailedError, match="stopped at step 10: the loss is not a number.* holds step 8") as failed:
+    with pytest.raises(
+        CheckFailedError, match=f"stopped at step {bad}: the loss is not a number.* holds step {good}"
+    ) as failed:
         trainer.run()
     assert "lower learning rate" in failed.value.fix
     assert all(value.isfinite().all() for value in weights(trainer.out).values())
