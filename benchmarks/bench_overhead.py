@@ -27,6 +27,7 @@ from optistack_bench.load import Loop, Player
 from optistack_bench.measure import no_collection
 from optistack_bench.statistics import quantile
 from optistack_bench.synthetic import SHAPES, Texts
+from optistack_bench.tokens import TokenMaker
 
 MOCK = Path(__file__).parent / "router" / "mock.py"
 _STAMP = re.compile(rb'"t":(\d{20})')
@@ -48,7 +49,7 @@ async def alive() -> str:
 
 
 def measure(port: int, streams: int, rate: int, chunks: int) -> dict[str, Any]:
-    workload = SHAPES["3k-100"](number=streams, divide=1, seed=0, salt=0, texts=Texts({}))
+    workload = SHAPES["3k-100"](number=streams, divide=1, seed=0, maker=TokenMaker(), texts=Texts({}))
     turns = [session.turns[0] for session in workload.sessions]
 
     async def play() -> Any:

@@ -22,18 +22,17 @@ def replay(
     divide: int,
     think_limit_s: float,
     seed: int,
-    salt: int,
+    maker: TokenMaker,
 ) -> Workload:
     """``sessions`` sessions of ``trace``, drawn with ``seed`` and without repetition while there are enough of them.
 
     ``turns``   the first turns of each that are taken; None for all
     ``divide``  a power of two by which every count of tokens is divided
-    ``salt``    workloads with other salts have the same shape and no block in common
+    ``maker``   with another salt it makes a workload of the same shape that has no block in common
 
     A block becomes a piece of as many tokens as it has, divided; where that is less than two, as many blocks in a row
     as it takes become one piece of two tokens. Tokens behind the last hashed block are of that request alone.
     """
-    maker = TokenMaker(salt)
     drawn = draw(trace.sessions, sessions, seed)
     built = [
         _session(one, f"{one.name}#{copy}", copy, maker, turns=turns, divide=divide, think_limit_s=think_limit_s)

@@ -10,6 +10,7 @@ from optistack.errors import InputError, nearest
 from optistack.traces import read_trace
 from optistack_bench.replay import replay
 from optistack_bench.synthetic import FIRST_PROMPT_TOKENS, MADE, SHAPES, Texts, sessions
+from optistack_bench.tokens import Sizes, TokenMaker
 from optistack_bench.workload import Workload, check_fits
 
 WORKLOADS = ("sessions", "trace", *SHAPES)
@@ -76,7 +77,7 @@ class WorkloadMaker:
 
     def make(self, salt: int) -> Workload:
         """Raises InputError when there is too much to tell apart."""
-        return self._build(salt, self.divide)
+        return self._build(TokenMaker(salt), self.divide, self._texts)
 
     def _settled(self, model: str) -> int:
         asked = self._settings.divide
@@ -84,19 +85,19 @@ class WorkloadMaker:
             asked = 0 if self._settings.workload == "sessions" else 1
         divide = asked or 1
         while True:
-            workload = self._build(0, divide)
+            workload = self._build(Sizes(), divide, Texts(dict.fromkeys(self._texts.corpora, ())))
             fits = self._context_tokens is None or workload.longest_tokens <= self._context_tokens
             if asked or fits or divide >= MAX_DIVIDE:
                 check_fits(workload, self._context_tokens, model, divide=divide)
                 return divide
             divide *= 2
 
-    def _build(self, salt: int, divide: int) -> Workload:
+    def _build(self, maker: TokenMaker, divide: int, texts: Texts) -> Workload:
         asked = self._settings
-        common: dict[str, Any] = {"divide": divide, "seed": asked.seed, "salt": salt}
+        common: dict[str, Any] = {"divide": divide, "seed": asked.seed, "maker": maker}
         paced: dict[str, Any] = {"turns": asked.turns, "think_limit_s": asked.think_limit_s}
         if self._trace is not None and asked.trace is not None:
             return replay(self._trace, name=f"trace {asked.trace.name}", sessions=self._number, **paced, **common)
         if asked.workload == "sessions":
-            return sessions(number=self._number, texts=self._texts, **paced, **common)
-        return SHAPES[asked.workload](number=self._number, texts=self._texts, **common)
+            return sessions(number=self._number, texts=texts, **paced, **common)
+        return SHAPES[asked.workload](number=self._number, texts=texts, **common)

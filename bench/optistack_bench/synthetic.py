@@ -43,12 +43,12 @@ class Writer:
     domain: str
     texts: Texts
     maker: TokenMaker
-    random: Random
+    seed: int
     pieces: tuple[Piece, ...] = ()
 
     def __post_init__(self) -> None:
         corpus = self.texts.corpora.get(self.domain)
-        self._at = self.random.randrange(len(corpus)) if corpus else 0
+        self._at = Random(f"{self.seed} {self.name}").randrange(len(corpus)) if corpus else 0
 
     def add(self, tokens: int) -> tuple[Piece, ...]:
         """``tokens`` more; all that the session has said so far."""
@@ -62,7 +62,7 @@ class Writer:
 
     def _more(self, tokens: int) -> Piece:
         corpus = self.texts.corpora.get(self.domain)
-        if corpus is None:
+        if not corpus:
             return self.maker.piece((self.name, len(self.pieces)), tokens)
         ids = [corpus[(self._at + offset) % len(corpus)] for offset in range(tokens)]
         self._at += tokens
@@ -70,7 +70,7 @@ class Writer:
 
 
 def sessions(
-    *, number: int, turns: int | None, divide: int, think_limit_s: float, seed: int, salt: int, texts: Texts
+    *, number: int, turns: int | None, divide: int, think_limit_s: float, seed: int, maker: TokenMaker, texts: Texts
 ) -> Workload:
     """``number`` coding sessions of ``turns`` turns (8 unless said), domains in turn.
 
@@ -79,11 +79,10 @@ def sessions(
     by ``divide``.
     """
     random = Random(seed)
-    maker = TokenMaker(salt)
     built = []
     for at in range(number):
         domain = texts.domains[at % len(texts.domains)]
-        writer = Writer(f"session-{at}", domain, texts, maker, random)
+        writer = Writer(f"session-{at}", domain, texts, maker, seed)
         prompt = int(min(140_000, random.lognormvariate(0, 0.15) * FIRST_PROMPT_TOKENS))
         made: list[Turn] = []
         for turn in range(turns or SESSION_TURNS):
@@ -105,20 +104,16 @@ def sessions(
 def _fixed(shared: int, own: int, output: int) -> Callable[..., Workload]:
     name = f"{(shared + own) // 1000}k-{output}"
 
-    def build(*, number: int, divide: int, seed: int, salt: int, texts: Texts) -> Workload:
-        random = Random(seed)
-        maker = TokenMaker(salt)
+    def build(*, number: int, divide: int, seed: int, maker: TokenMaker, texts: Texts) -> Workload:
         common = {
-            domain: Writer(f"shared-{domain}", domain, texts, maker, random).add(-(-shared // divide))
+            domain: Writer(f"shared-{domain}", domain, texts, maker, seed).add(-(-shared // divide))
             for domain in texts.domains
             if shared
         }
         built = []
         for at in range(number):
             domain = texts.domains[at % len(texts.domains)]
-            pieces = common.get(domain, ()) + Writer(f"{name}-{at}", domain, texts, maker, random).add(
-                -(-own // divide)
-            )
+            pieces = common.get(domain, ()) + Writer(f"{name}-{at}", domain, texts, maker, seed).add(-(-own // divide))
             built.append(Session(f"{name}-{at}", domain, (Turn(pieces, -(-output // divide)),)))
         what = f"{shared:,} tokens in common and {own:,} of its own" if shared else f"{own:,} tokens"
         rules = [f"Each request is a session: {what} in, {output} out, with seed {seed}."]

@@ -65,6 +65,13 @@ class TokenMaker:
         return [FIRST_ID + low, FIRST_ID + high, *drawn][:tokens]
 
 
+class Sizes(TokenMaker):
+    """Makes pieces without tokens in them, for asking how long a workload would be."""
+
+    def piece(self, name: Hashable, tokens: int) -> Piece:
+        return Piece(b"", tokens)
+
+
 MAX_NAMES = 4_000_000
 SALTS = 200
 """MAX_NAMES * SALTS is less than IDS squared: two tokens tell every name of every salt from the others."""

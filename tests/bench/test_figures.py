@@ -36,10 +36,21 @@ def record(
     first_s = None if error else start_s + 1.0
     end_s = start_s + 1.0 + gaps * gap_s
     return Record(
-        session="s", domain="code", turn=0, start_s=start_s, end_s=end_s, first_s=first_s, think_s=0.0,
-        prompt_tokens=100, output_tokens=gaps + 1, asked_tokens=gaps + 1, cached_tokens=cached, reusable_tokens=60, error=error,
+        session="s",
+        domain="code",
+        turn=0,
+        start_s=start_s,
+        end_s=end_s,
+        first_s=first_s,
+        think_s=0.0,
+        prompt_tokens=100,
+        output_tokens=gaps + 1,
+        asked_tokens=gaps + 1,
+        cached_tokens=cached,
+        reusable_tokens=60,
+        error=error,
         gaps_s=[] if error else [gap_s] * gaps,
-    )  # fmt: skip
+    )
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=50))

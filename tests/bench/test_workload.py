@@ -33,7 +33,9 @@ def common(one: Sequence[object], other: Sequence[object]) -> int:
 
 def replayed(requests: Sequence[TraceRequest], *, divide: int = 1, salt: int = 0, count: int = 1) -> Workload:
     trace = Trace((TraceSession("s", 64, tuple(requests)),), ())
-    return replay(trace, name="t", sessions=count, turns=None, divide=divide, think_limit_s=5, seed=0, salt=salt)
+    return replay(
+        trace, name="t", sessions=count, turns=None, divide=divide, think_limit_s=5, seed=0, maker=TokenMaker(salt)
+    )
 
 
 hashes = st.lists(st.integers(0, 3), min_size=1, max_size=6)
@@ -85,26 +87,26 @@ def everyone(workload: Workload) -> list[Session]:
 @given(st.integers(0, 100), st.sampled_from([1, 16]), st.booleans())
 def test_each_prompt_of_a_session_contains_the_one_before(seed: int, divide: int, real: bool) -> None:
     texts = Texts({"code": range(40_000, 41_000)}) if real else Texts({})
-    made = sessions(number=2, turns=4, divide=divide, think_limit_s=1, seed=seed, salt=3, texts=texts)
+    made = sessions(number=2, turns=4, divide=divide, think_limit_s=1, seed=seed, maker=TokenMaker(3), texts=texts)
     for session in made.sessions:
         for before, after in zip(session.turns, session.turns[1:], strict=False):
             assert ids(after)[: before.prompt_tokens] == ids(before)
             assert after.reusable_tokens == before.prompt_tokens
     first, second = (session.turns[0] for session in made.sessions)
     assert ids(first)[:8] != ids(second)[:8]
-    again = sessions(number=2, turns=4, divide=divide, think_limit_s=1, seed=seed, salt=3, texts=texts)
+    again = sessions(number=2, turns=4, divide=divide, think_limit_s=1, seed=seed, maker=TokenMaker(3), texts=texts)
     assert made.digest() == again.digest()
 
 
 def test_sessions_have_the_200_to_1_shape() -> None:
-    made = sessions(number=40, turns=None, divide=1, think_limit_s=30, seed=1, salt=0, texts=Texts({}))
+    made = sessions(number=40, turns=None, divide=1, think_limit_s=30, seed=1, maker=TokenMaker(), texts=Texts({}))
     turns = list(made.turns())
     ratio = sum(turn.prompt_tokens for turn in turns) / sum(turn.output_tokens for turn in turns)
     assert 180 < ratio < 220
 
 
 def test_the_fixed_shape_shares_what_it_says() -> None:
-    made = SHAPES["50k-200"](number=3, divide=1, seed=0, salt=0, texts=Texts({}))
+    made = SHAPES["50k-200"](number=3, divide=1, seed=0, maker=TokenMaker(), texts=Texts({}))
     assert [(turn.prompt_tokens, turn.output_tokens) for turn in made.turns()] == [(50_000, 200)] * 3
     assert [turn.reusable_tokens for turn in made.turns()] == [0, 45_000, 45_000]
 
@@ -141,7 +143,7 @@ def test_mooncake_rows_share_blocks_across_sessions_and_keep_their_times(tmp_pat
     ]
     trace = read_trace(trace_file(tmp_path, *rows))
     assert [one.start_s for one in trace.sessions] == [0, 3]
-    made = replay(trace, name="m", sessions=2, turns=None, divide=1, think_limit_s=1, seed=0, salt=0)
+    made = replay(trace, name="m", sessions=2, turns=None, divide=1, think_limit_s=1, seed=0, maker=TokenMaker())
     one, other = (ids(turn) for turn in made.turns())
     assert (len(one), len(other)) == (1000, 1000)
     assert common(one, other) == 512
@@ -151,7 +153,7 @@ def test_sub_agents_are_sessions_of_their_own(tmp_path: Path) -> None:
     row = {"id": "x", "requests": [REQUEST, {"type": "subagent", "requests": [REQUEST]}, REQUEST]}
     made = replay(
         read_trace(trace_file(tmp_path, row)),
-        name="m", sessions=1, turns=None, divide=1, think_limit_s=1, seed=0, salt=0,
+        name="m", sessions=1, turns=None, divide=1, think_limit_s=1, seed=0, maker=TokenMaker(),
     )  # fmt: skip
     assert [session.name for session in everyone(made)] == ["x#0", "x#0.1.0"]
 
@@ -163,6 +165,17 @@ def test_sessions_are_divided_by_the_smallest_power_of_two_that_fits(context: in
     assert maker.divide == divide
     assert made.longest_tokens <= context
     assert (divide == 1) != any(f"divided by {divide}" in rule for rule in made.rules)
+
+
+@pytest.mark.parametrize("workload", ["sessions", "3k-100", "50k-200"])
+def test_real_text_is_as_long_as_what_was_settled(workload: str) -> None:
+    settings, text = Settings(workload=workload, divide=0), Texts({"code": range(40_000, 47_000)})
+    made = [
+        WorkloadMaker(settings, users=2, texts=texts, context_tokens=4096, model="m") for texts in (text, Texts({}))
+    ]
+    sizes = [[turn.prompt_tokens for turn in one.make(0).turns()] for one in made]
+    assert (made[0].divide, sizes[0][:1]) == (made[1].divide, sizes[1][:1])
+    assert max(max(one) for one in sizes) <= 4096
 
 
 def test_a_workload_longer_than_the_context_is_refused_with_what_would_fit() -> None:

@@ -1,0 +1,115 @@
+"""``--stack``: the baseline and every stack are up one after the other, and down again whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.bench.conftest import Engine, Script
+
+from optistack.cli.options import Choice
+from optistack.engines.progress import SILENT
+from optistack.errors import EngineStartError, InputError
+from optistack_bench import on_stack
+from optistack_bench.load import Loop
+from optistack_bench.result import Result, load_result
+from optistack_bench.settings import Settings
+
+SETTINGS = Settings(domains=("made",), sessions=2, turns=1, repeats=2, warmup=0, think_limit_s=0)
+
+
+@dataclass
+class Machine:
+    """Stands in for planning and starting: a deployment is a scripted engine, by the plugins that are in its plan."""
+
+    scripts: dict[tuple[str, ...], Script | str]
+    events: list[str] = field(default_factory=list)
+
+    def plan(self, choice: Choice, *_: object, **__: object) -> Any:
+        plugins = tuple(name for name in ("kv-fp8", "dflash") if name not in choice.without)
+        return SimpleNamespace(
+            python="python",
+            engine_env={},
+            plan=SimpleNamespace(
+                plugins=[SimpleNamespace(name=name) for name in plugins],
+                launches=(None,),
+                front=None,
+                share=SimpleNamespace(gpus=0),
+                budget=SimpleNamespace(kv_tokens=1000),
+                hash=lambda: "-".join(plugins),
+            ),
+        )
+
+    @contextmanager
+    def attached(self, spec: tuple[str, ...], *, on_progress: object) -> Iterator[Any]:
+        script = self.scripts[spec]
+        if isinstance(script, str):
+            raise EngineStartError(script)
+        with Engine(script) as engine:
+            self.events.append(f"up {spec}")
+            process = SimpleNamespace(url=engine.url)
+            spec_ = SimpleNamespace(processes=(process,), endpoints=(engine.url,))
+            try:
+                yield SimpleNamespace(deployment=SimpleNamespace(spec=spec_))
+            finally:
+                self.events.append(f"down {spec}")
+
+
+def measure(machine: Machine, monkeypatch: pytest.MonkeyPatch, out: Path | None = None, *names: str) -> Result:
+    monkeypatch.setattr(on_stack, "from_stack", machine.plan)
+    monkeypatch.setattr(on_stack, "attached", machine.attached)
+    monkeypatch.setattr(on_stack, "deployment_of", lambda plan, *_: tuple(use.name for use in plan.plugins))
+    for check in ("check_machine", "check_weights"):
+        monkeypatch.setattr(on_stack, check, lambda *_: None)
+    return on_stack.run_stacks(
+        [Choice(stack=Path(f"{name}.yaml")) for name in names or ("mine",)],
+        SETTINGS,
+        [Loop(users=1), Loop(users=2)],
+        baseline=True,
+        allow_degraded=False,
+        out=out,
+        progress=SILENT,
+    )
+
+
+BOTH = ("kv-fp8", "dflash")
+
+
+def test_baseline_and_stack_are_measured_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine({(): Script(), BOTH: Script()})
+    result = measure(machine, monkeypatch)
+    assert machine.events == ["up ()", "down ()", f"up {BOTH}", f"down {BOTH}"]
+    assert result.exit_code == 0
+    assert [(point.target, point.users) for point in result.points] == [
+        ("baseline", 1), ("baseline", 2), ("mine", 1), ("mine", 2),
+    ]  # fmt: skip
+    assert [point.server.plan_hash for point in result.points] == ["", "", "kv-fp8-dflash", "kv-fp8-dflash"]
+    digests = [point.workload.digest for point in result.points]
+    assert digests[:2] == digests[2:], "both are sent the same"
+
+
+def test_a_stack_that_does_not_start_leaves_the_baseline_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = Machine({(): Script(), BOTH: "out of memory"})
+    result = measure(machine, monkeypatch, tmp_path)
+    assert machine.events == ["up ()", "down ()"]
+    assert (result.state, result.why, result.exit_code) == ("partial", "out of memory", 1)
+    assert {point.target for point in load_result(tmp_path).points} == {"baseline"}
+
+
+def test_an_engine_that_dies_is_taken_down_and_the_rest_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine({(): Script(dies_at=3), BOTH: Script()})
+    result = measure(machine, monkeypatch)
+    assert machine.events == ["up ()", "down ()"]
+    assert (result.state, result.exit_code) == ("partial", 1)
+
+
+def test_two_stacks_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="Two things are called"):
+        measure(Machine({}), monkeypatch, None, "a", "a")
