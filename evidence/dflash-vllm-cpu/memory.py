@@ -33,12 +33,11 @@ def main() -> None:
     seen: dict[str, int] = {}
     propose = DFlashProposer.propose
 
-    def watched(
-        self: Any, tokens: int, ids: Any, positions: Any, states: torch.Tensor, *rest: Any, **named: Any
-    ) -> Any:
-        seen["hidden_states"] = max(seen.get("hidden_states", 0), states.nbytes)
-        seen["hidden_state_tokens"] = max(seen.get("hidden_state_tokens", 0), len(states))
-        return propose(self, tokens, ids, positions, states, *rest, **named)
+    def watched(self: Any, **given: Any) -> Any:
+        states = given["target_hidden_states"]
+        seen["hidden_states_bytes"] = max(seen.get("hidden_states_bytes", 0), states.nbytes)
+        seen["hidden_states_tokens"] = max(seen.get("hidden_states_tokens", 0), len(states))
+        return propose(self, **given)
 
     DFlashProposer.propose = watched
     draft = {} if given.draft == "none" else {
