@@ -9,7 +9,8 @@ from optistack_bench.result import Point
 
 SPEED = "user_tokens_s_p50"
 THROUGHPUT = "total_tokens_min_gpu"
-PREFILL_SPEED = "requests_min"
+PREFILL_SPEED = "prefill_tokens_s_p50"
+"""Where one token only is asked for: prompt tokens over the time to the first, those from a cache included."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,18 @@ class Spot:
 
 def spots(points: Sequence[Point]) -> list[Spot]:
     """Those of ``points`` that have both figures, the fastest for a user first."""
+    figure = speed_figure(points)
     found = [
         Spot(point, speed, throughput)
         for point in points
-        if (speed := point.mean(SPEED)) is not None and (throughput := point.mean(THROUGHPUT)) is not None
+        if (speed := point.mean(figure)) is not None and (throughput := point.mean(THROUGHPUT)) is not None
     ]
     return sorted(found, key=lambda spot: -spot.speed)
+
+
+def speed_figure(points: Sequence[Point]) -> str:
+    """The speed that a user sees, or that of prefill where no answer has two tokens."""
+    return SPEED if any(point.mean(SPEED) is not None for point in points) else PREFILL_SPEED
 
 
 def frontier(given: Sequence[Spot]) -> list[Spot]:

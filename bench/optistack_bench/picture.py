@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from optistack_bench.pareto import SPEED, THROUGHPUT, knee, spots, targets
+from optistack_bench.pareto import SPEED, THROUGHPUT, knee, speed_figure, spots, targets
 from optistack_bench.result import Point
 
 COLOURS = ("#4269d0", "#ff725c", "#2a9d6f", "#efb118", "#9c6b4e", "#a463f2")
@@ -37,13 +37,14 @@ def _figure(points: Sequence[Point]) -> Any:
     figure = Figure(figsize=(7.5, 4.8), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
+    figure_of_speed = speed_figure(points)
     for number, target in enumerate(targets(points)):
         mine = spots([point for point in points if point.target == target])
         mine.sort(key=lambda spot: spot.point.users or 0)
         if not mine:
             continue
         colour = COLOURS[number % len(COLOURS)]
-        spread = [(spot.point.estimate(SPEED), spot.point.estimate(THROUGHPUT)) for spot in mine]
+        spread = [(spot.point.estimate(figure_of_speed), spot.point.estimate(THROUGHPUT)) for spot in mine]
         axes.errorbar(
             [spot.speed for spot in mine],
             [spot.throughput for spot in mine],
@@ -61,7 +62,7 @@ def _figure(points: Sequence[Point]) -> Any:
         for spot in mine:
             users = "" if spot.point.users is None else str(spot.point.users)
             axes.annotate(users, (spot.speed, spot.throughput), xytext=(6, 6), textcoords="offset points", color=colour)
-    axes.set_xlabel("tokens/s/user (median)")
+    axes.set_xlabel("tokens/s/user (median)" if figure_of_speed == SPEED else "prompt tokens/s (median)")
     axes.set_ylabel("tokens/min/GPU, in and out")
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)

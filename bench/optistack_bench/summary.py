@@ -28,9 +28,8 @@ def summarize(played: Played, counts: Counts, gauges: Sequence[dict[str, float]]
     queued = counts.get("queued_requests")
     if queued:
         figures["queue_s_mean"] = (counts.get("queue_s") or 0.0) / queued
-    for name in ("preemptions",):
-        if (value := counts.get(name)) is not None:
-            figures[name] = value
+    if (preemptions := counts.get("preemptions")) is not None:
+        figures["preemptions"] = preemptions
     errors = Counter(record.error for record in played.records if record.error)
     figures |= {"requests": float(len(played.records)), "errors": float(sum(errors.values())), "wall_s": played.wall_s}
     return Repeat(
@@ -61,6 +60,9 @@ def latencies(good: Sequence[Record]) -> dict[str, float]:
     if speeds:
         # The slow end is what a promise is about: the 5th percentile is the speed that 95% of requests exceed.
         figures |= {"user_tokens_s_p50": quantile(speeds, 0.5), "user_tokens_s_p5": quantile(speeds, 0.05)}
+    reads = [record.prompt_tokens / record.ttft_s for record in good if record.ttft_s > 0]
+    if reads:
+        figures["prefill_tokens_s_p50"] = quantile(reads, 0.5)
     if gaps:
         figures["tokens_a_chunk"] = sum(record.output_tokens for record in good) / (len(gaps) + len(good))
     return figures

@@ -140,6 +140,23 @@ def test_prefill_only_asks_for_one_token(engine: Engine) -> None:
     assert {body["max_tokens"] for body in engine.asked} == {1}
 
 
+def test_a_sweep_of_prefill_alone_has_a_picture(engine: Engine, tmp_path: Path) -> None:
+    words = ["--prefill-only", "--concurrency", "1,2", "--repeats", "1", "--out", str(tmp_path / "out")]
+    assert bench(engine, "sweep", *words) == 0
+    assert "prompt tokens/s" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_a_wall_clock_that_runs_backwards_changes_nothing(
+    engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(2_000_000_000, 0, -1000))
+    monkeypatch.setattr("time.time", lambda: float(next(clock)))
+    assert bench(engine, "--repeats", "1", "--json") == 0
+    (point,) = json.loads(capsys.readouterr().out)["points"]
+    figures = point["repeats"][0]["figures"]
+    assert 0 < figures["ttft_s_p50"] <= figures["latency_s_p99"] <= figures["wall_s"] < 60
+
+
 def test_an_open_loop_does_not_wait_for_answers(capsys: pytest.CaptureFixture[str]) -> None:
     with Engine(Script(first_s=0.3)) as engine:
         words = ["--rate", "1000", "--repeats", "1", "--json"]

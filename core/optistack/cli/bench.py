@@ -51,10 +51,11 @@ def bench(
     out: given.Out = None,
     json: options.Json = False,
 ) -> None:
-    """Measure an engine with coding-agent sessions: latency, speed, throughput, cache hits, acceptance.
+    """Measure an engine with coding-agent sessions, and compare results.
 
-    With --stack the stack is started without its plugins, measured and taken down, and then with them. Exit code 1 when
-    the server dies in the middle or answers nothing; what was measured until then is kept in --out.
+    Latency, speed, throughput, cache hits and acceptance, with intervals over repeats. With --stack the stack is
+    started without its plugins, measured and taken down, and then with them. Exit code 1 when the server dies in the
+    middle or answers nothing; what was measured until then is kept in --out.
     """
     if context.invoked_subcommand is not None:
         return
