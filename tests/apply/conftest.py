@@ -24,11 +24,13 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session", autouse=True)
-def hang_up_is_heard() -> Iterator[None]:
-    """Under nohup a hang-up is ignored, by every child too, and these tests send some."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def signals_are_heard() -> Iterator[None]:
+    """Under nohup a hang-up is ignored, in a script's background Ctrl-C, by every child too; these tests send both."""
+    hang_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, hang_up)
+    signal.signal(signal.SIGINT, interrupt)
 
 
 def eventually(condition: Callable[[], Any], *, within_s: float = 10.0) -> bool:

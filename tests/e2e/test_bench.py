@@ -35,7 +35,7 @@ def test_sessions_find_what_they_have_sent(optistack: Optistack, engine: str, tm
     assert figures["acceptance_length"] >= 1
     assert set(repeat["by_domain"]) == {"code", "prose"}
     for session in repeat["sessions"]:
-        # The engine keeps whole pages only.
-        assert session["reusable_tokens"] - PAGE_TOKENS < session["cached_tokens"] <= session["reusable_tokens"]
+        # The engine keeps whole pages only, and under speculation computes the last of them again.
+        assert session["reusable_tokens"] - 2 * PAGE_TOKENS < session["cached_tokens"] <= session["reusable_tokens"]
     lines = [json.loads(line) for line in (out / "requests.jsonl").read_text().splitlines()]
     assert all(line["output_tokens"] == line["asked_tokens"] for line in lines)
