@@ -79,6 +79,10 @@ def measure(arguments: argparse.Namespace) -> None:
     trace = read_trace(arguments.trace, think_limit_s=arguments.think_limit)
     known = policies()
     names = [name for name in known if not arguments.policies or name in arguments.policies]
+    if arguments.changed:
+        changed = {name: float(value) for name, value in (word.split("=") for word in arguments.changed)}
+        names = [f"{OURS}, {', '.join(arguments.changed)}"]
+        known[names[0]] = lambda kv_tokens: KvAware(replace(Parameters(kv_tokens=kv_tokens), **changed))
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / "runs.jsonl"
     for seed in arguments.seeds:
@@ -207,6 +211,9 @@ def main() -> None:
     measuring.add_argument("--prefill-rate", type=float, default=EngineModel().prefill_tokens_per_s)
     measuring.add_argument("--think-limit", type=float, default=THINK_LIMIT_S)
     measuring.add_argument("--policies", nargs="*", help="all of them unless given")
+    measuring.add_argument(
+        "--with", dest="changed", nargs="*", metavar="NAME=VALUE", help="kv-aware with these numbers"
+    )
     measuring.set_defaults(act=measure)
     drawing = commands.add_parser("draw")
     drawing.set_defaults(act=draw)

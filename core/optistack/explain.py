@@ -18,6 +18,7 @@ from optistack.errors import InputError
 from optistack.host import Plugin
 from optistack.launch import LaunchArgument, LaunchVariable
 from optistack.plan.plan import Plan
+from optistack.receipt_lines import RECEIPT_LINES, receipt_lines
 from optistack.rules import Rule
 from optistack.secrets import shown
 from optistack.settings import CacheTier, KVLayout, Routing, Serving, Speculation, Value, WeightQuantization
@@ -35,13 +36,6 @@ SECTIONS: dict[str, type[BaseModel]] = {
 
 ENGINE_KEYS = tuple(f"serving.{name}" for name in ServingSection.model_fields if name not in Serving.model_fields)
 """Keys of the stack file's section serving that no plugin has an opinion on."""
-
-RECEIPT_LINES = {
-    "engine.version": "the engine says the version that the plan is for",
-    "model.served_name": "the engine lists the model under the name of the stack file",
-    "budget.kv_tokens": "the engine holds as many KV tokens as planned, within 2%",
-}
-"""Lines of a receipt that are no settings and that no plugin brings."""
 
 
 class Explanation(BaseModel):
@@ -110,26 +104,6 @@ def explain(topic: str, known: Known) -> Explanation:
         f"{topic!r} is no rule, setting, engine, plugin, option, receipt line or flag of the plan.",
         fix=_near(topic, names) or "`optistack plan` shows them all.",
     )
-
-
-def receipt_lines(plugin: Plugin) -> dict[str, str]:
-    """The receipt lines of a plugin's probes with what makes each pass, from the tables of its README.
-
-    That is in the description of an installed distribution; empty for a plugin without one.
-    """
-    from importlib.metadata import PackageNotFoundError, metadata
-
-    try:
-        text = str(metadata(plugin.distribution.partition(" ")[0]).json.get("description", ""))
-    except (PackageNotFoundError, ValueError):
-        return {}
-    found = {}
-    for row in text.splitlines():
-        cells = [cell.strip() for cell in row.strip().strip("|").split("|")]
-        if row.startswith("| `") and len(cells) > 1:
-            words = re.findall(r"`([^`]+)`", cells[0])
-            found.update({word: cells[1] for word in words if word.startswith(f"{plugin.name}/")})
-    return found
 
 
 def _plugin(plugin: Plugin, known: Known) -> Iterator[tuple[str, str]]:

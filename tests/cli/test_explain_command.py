@@ -46,13 +46,24 @@ def test_what_is_not_there(optistack: Optistack) -> None:
 
 
 def test_every_setting_has_a_meaning_to_tell() -> None:
-    untold = []
-    for path in setting_paths():
-        facts = dict(explain(path, Known(rules=(), plugins=())).facts)
-        if not facts.get("means"):
-            untold.append(path)
-    assert len(untold) < len(setting_paths())
-    assert "kv.dtype" not in untold
+    facts = {path: dict(explain(path, Known(rules=(), plugins=())).facts) for path in setting_paths()}
+    assert [path for path, told in facts.items() if not told.get("means")] == []
+
+
+def test_an_engine(optistack: Optistack) -> None:
+    facts = dict(optistack("explain", "vllm", "--json").json["facts"])
+    assert facts["supported"].startswith(">=")
+    assert "0.33.0" in facts["flags known of"]
+    assert "installed here" in facts
+
+
+def test_a_key_of_the_stack_file_that_no_plugin_sets(optistack: Optistack) -> None:
+    assert dict(optistack("explain", "serving.port", "--json").json["facts"])["means"].startswith("Port")
+    assert "tensor" in dict(optistack("explain", "parallel", "--json").json["facts"])["keys"]
+
+
+def test_only_what_is_near_is_suggested(optistack: Optistack) -> None:
+    assert "Did you mean" not in optistack("explain", "server.address").err
 
 
 def test_every_setting_says_what_it_takes() -> None:

@@ -128,6 +128,20 @@ def test_size_shows_gross_and_planned_and_why_not(optistack: Optistack) -> None:
     assert optistack("size", *KIMI, "--hbm-gb", "-1").code == 2
 
 
+def test_a_secret_is_shown_nowhere_and_started_with(optistack: Optistack, home: Path) -> None:
+    given = (*KIMI, "--engine-arg=--api-key=s3cret")
+    for more in ([], ["--json"], ["--diff", STACKS / "kimi-k2.6-b200x4.yaml"]):
+        ran = optistack("plan", *given, *more)
+        assert "s3cret" not in ran.out + ran.err
+        assert ("***" in ran.out) is (more[:1] != ["--diff"])  # both plans have the same
+    ran = optistack("plan", *given, "--script", "launch.sh", "--lock", "plan.lock")
+    assert "only you can read it" in ran.err
+    for name in ("launch.sh", "plan.lock"):
+        assert "s3cret" in Path(name).read_text()
+        assert Path(name).stat().st_mode & 0o077 == 0
+    assert "s3cret" in optistack("plan", *given, "--script", "-").out
+
+
 def test_a_script_and_json_do_not_share_stdout(optistack: Optistack) -> None:
     ran = optistack("plan", *KIMI, "--json", "--script", "-")
     assert ran.code == 2
