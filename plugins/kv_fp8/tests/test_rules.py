@@ -36,6 +36,10 @@ CASES: dict[str, tuple[Change, Change]] = {
         lambda world, small: world.having(kv_scales=True),
         lambda world, small: world.of(small.model_copy(update={"kv_scales": True})),
     ),
+    "vllm-mla-kv-scales-unused": (
+        lambda world, small: world.by("vllm").having(kv_scales=True),
+        lambda world, small: world.by("vllm").of(small.model_copy(update={"kv_scales": True})),
+    ),
     "sglang-mla-scales-file": (
         lambda world, small: world.asking(scales_file="/scales.json"),
         lambda world, small: world.of(small).asking(scales_file="/scales.json"),
@@ -72,7 +76,9 @@ def test_the_rule_does_not_fire(world: Any, small: Any, rule: str) -> None:
     assert rule not in CASES[rule][1](world, small).findings()
 
 
-@pytest.mark.parametrize(("backend", "expected"), [("sglang", {"sglang-mla-kv-scales-unused"}), ("vllm", set())])
+@pytest.mark.parametrize(
+    ("backend", "expected"), [("sglang", {"sglang-mla-kv-scales-unused"}), ("vllm", {"vllm-mla-kv-scales-unused"})]
+)
 def test_the_reference_plan_has_only_what_is_true_of_it(world: Any, backend: str, expected: set[str]) -> None:
     plan = world.by(backend).drafting()
     assert set(plan.findings()) == {"kv-fp8-scales-unseen", *expected}

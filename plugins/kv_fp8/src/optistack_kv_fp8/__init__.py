@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from optistack import hookimpl
@@ -12,6 +12,8 @@ from optistack.settings import KVLayout
 from optistack_kv_fp8.options import Options
 
 if TYPE_CHECKING:
+    import typer
+
     from optistack.cases import ConformanceCase
     from optistack.context import PlanContext
     from optistack.plan.plan import Plan
@@ -58,3 +60,10 @@ def optistack_conformance() -> Sequence[ConformanceCase]:
     from optistack_kv_fp8.conformance import CASES
 
     return CASES
+
+
+@hookimpl
+def optistack_commands() -> Mapping[str, typer.Typer]:
+    from optistack_kv_fp8.commands import app
+
+    return {"kv-fp8": app}

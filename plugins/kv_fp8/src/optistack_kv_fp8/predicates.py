@@ -59,7 +59,7 @@ def sglang_fa3_long(context: RuleContext) -> str | None:
     return f"{tokens:,} tokens" if reads_fp8 and tokens >= LONG_TOKENS else None
 
 
-def sglang_mla_scales(context: RuleContext) -> bool:
+def mla_scales(context: RuleContext) -> bool:
     return mla(context) and context.stack.kv.scales.value == CHECKPOINT
 
 

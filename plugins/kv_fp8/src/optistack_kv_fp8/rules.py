@@ -25,8 +25,8 @@ RULES: tuple[Rule, ...] = (
         id="kv-fp8-unit-scales",
         severity=Severity.DEGRADED,
         message="FP8 KV without calibrated scales: every scale is 1.0, and values out of range are clipped.",
-        fix="Calibrate the checkpoint (llm-compressor, ModelOpt), or compare answers with BF16 KV first: Kimi K2.5 is "
-        "vLLM's own example of a model for which 1.0 is not good enough.",
+        fix="Calibrate the checkpoint (optistack kv-fp8 calibrate), or compare answers with BF16 KV first: Kimi K2.5 "
+        "is vLLM's own example of a model for which 1.0 is not good enough.",
         upstream="https://github.com/vllm-project/vllm-project.github.io/pull/195",
         evidence=Evidence.REPORTED,
         fires=predicates.unit_scales,
@@ -54,7 +54,7 @@ RULES: tuple[Rule, ...] = (
         fix="Treat it like unit scales: compare answers with BF16 KV.",
         upstream="sglang mem_cache/memory_pool.py MLATokenToKVPool._write_mla_kv_buffer",
         backends=("sglang",),
-        fires=predicates.sglang_mla_scales,
+        fires=predicates.mla_scales,
     ),
     Rule(
         id="sglang-mla-scales-file",
@@ -64,6 +64,18 @@ RULES: tuple[Rule, ...] = (
         upstream="sglang model_executor/model_runner_components/load_model_utils.py load_kv_cache_scales",
         backends=("sglang",),
         fires=predicates.sglang_mla_scales_file,
+    ),
+    Rule(
+        id="vllm-mla-kv-scales-unused",
+        severity=Severity.SILENT,
+        message="vLLM does not load KV scales of MLA models: it looks for them under a name they do not have, and uses "
+        "1.0.",
+        fix="Treat it like unit scales: compare answers with BF16 KV.",
+        upstream="vllm layers/quantization/base_config.py get_cache_scale_mapper (0.32.0 logs 'k_scale is not loaded')",
+        evidence=Evidence.OBSERVED,
+        backends=("vllm",),
+        versions=">=0.26",
+        fires=predicates.mla_scales,
     ),
     # Kernels that read FP8 worse than one would think
     Rule(

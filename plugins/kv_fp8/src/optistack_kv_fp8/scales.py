@@ -41,7 +41,7 @@ def decide_scales(ctx: PlanContext) -> Value[str]:
     if options.scales == CHECKPOINT and not found:
         raise PlanRefusedError(
             f"Option scales of kv-fp8 is checkpoint and {model.source} has no KV scales.",
-            fix="Calibrate it (llm-compressor, ModelOpt), or set scales to unit and compare answers with BF16 KV.",
+            fix="Calibrate it (optistack kv-fp8 calibrate), or set scales to unit and compare answers with BF16 KV.",
         )
     if options.scales == UNIT:
         return choose(UNIT, why="option scales")

@@ -1,0 +1,20 @@
+"""``python -m optistack_kv_fp8``: the plugin's commands where optistack has no entry point, as on a GPU box."""
+
+from __future__ import annotations
+
+import sys
+
+from optistack.errors import OptistackError
+from optistack_kv_fp8.commands import app
+
+
+def main() -> None:
+    try:
+        app()
+    except OptistackError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,2 @@
+"""KV scales from what a model really writes to its cache. Needs the extra ``calibrate``, and is imported only by the
+command."""
