@@ -18,7 +18,7 @@ from optistack_quant_nvfp4.convert.scope import kind_of
 
 PRODUCER = {"name": "optistack", "version": "0.1.0"}
 _NOT_LINEAR = frozenset(("norms", "embeddings"))
-_FUSED_NAMES = {"gate_proj": "gate_up_proj", "q_proj": "qkv_proj"}
+_FUSED_NAMES = {"gate_proj": "gate_up_proj", "q_proj": "qkv_proj", "q_a_proj": "fused_qkv_a_proj_with_mqa"}
 """What the engines call the layer that begins with this one."""
 
 _NVFP4: dict[str, Any] = {"num_bits": 4, "type": "float", "group_size": 16, "dynamic": False}
@@ -94,10 +94,7 @@ def exclusions(plan: Plan) -> Iterator[str]:
         if expert:
             blocks.setdefault(f"{block}.experts", set()).add(packed)
         elif not packed:
-            yield name
-            parent, _, last = name.rpartition(".")
-            if last in _FUSED_NAMES:
-                yield f"{parent}.{_FUSED_NAMES[last]}"
+            yield from _and_fused(name)
     for block, states in blocks.items():
         if len(states) > 1:
             raise InputError(
@@ -110,16 +107,22 @@ def exclusions(plan: Plan) -> Iterator[str]:
         yield "lm_head"
 
 
+def _and_fused(name: str) -> Iterator[str]:
+    """``name``, and after the first part of a fused layer the engines' name for the whole."""
+    yield name
+    parent, _, last = name.rpartition(".")
+    if last in _FUSED_NAMES:
+        yield f"{parent}.{_FUSED_NAMES[last]}"
+
+
 def check_exclusions(plan: Plan, excluded: list[str]) -> None:
     """InputError when an engine's matching of ``excluded`` hits a layer that is NVFP4."""
     names: dict[str, str] = {}
     for name, _ in linear_layers(plan):
         if plan.words[name] == "nvfp4":
             block, expert, _ = name.partition(".experts.")
-            names.setdefault(f"{block}.experts" if expert else name, name)
-            parent, _, last = name.rpartition(".")
-            if not expert and last in _FUSED_NAMES:
-                names.setdefault(f"{parent}.{_FUSED_NAMES[last]}", name)
+            for prefix in [f"{block}.experts"] if expert else _and_fused(name):
+                names.setdefault(prefix, name)
     for prefix, name in names.items():
         for pattern in excluded:
             if vllm_excludes(prefix, pattern) or sglang_excludes(prefix, pattern):
@@ -132,7 +135,7 @@ def check_exclusions(plan: Plan, excluded: list[str]) -> None:
 def vllm_excludes(prefix: str, pattern: str) -> bool:
     """Whether vLLM takes ``pattern`` to exclude module ``prefix``: as part of its name, or as a wildcard.
 
-    layers/quantization/modelopt.py ModelOptQuantConfigBase.is_layer_excluded; it knows fused layers by their parts, too.
+    layers/quantization/modelopt.py ModelOptQuantConfigBase.is_layer_excluded. It knows fused layers by their parts.
     """
     return pattern in prefix or fnmatch.fnmatchcase(prefix, pattern)
 
@@ -156,7 +159,7 @@ def compressed_tensors(plan: Plan) -> dict[str, Any]:
     for name, layer in linear_layers(plan):
         scheme = _scheme(plan, name, layer)
         key = repr(scheme)
-        kinds.setdefault(key, []).append(name)
+        kinds.setdefault(key, []).extend([name] if ".experts." in name else _and_fused(name))
         if scheme is not None:
             schemes[key] = scheme
     plain = kinds.pop(repr(None), [])
