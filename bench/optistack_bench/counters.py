@@ -25,7 +25,7 @@ TOTALS = {
     "storage_hit_tokens": (("sglang:cached_tokens_total", {"cache_source": "storage"}),),
     "drafts": (("vllm:spec_decode_num_drafts_total", {}),),
     "accepted_tokens": (("vllm:spec_decode_num_accepted_tokens_total", {}),),
-    "preemptions": (("vllm:num_preemptions_total", {}), ("sglang:num_retracted_reqs", {})),
+    "preemptions": (("vllm:num_preemptions_total", {}), ("sglang:num_retracted_requests_total", {})),
     "queue_s": (("vllm:request_queue_time_seconds_sum", {}), ("sglang:queue_time_seconds_sum", {})),
     "queued_requests": (("vllm:request_queue_time_seconds_count", {}), ("sglang:queue_time_seconds_count", {})),
 }
@@ -76,8 +76,11 @@ def read_totals(pages: Iterable[Metrics]) -> dict[str, float]:
     return found
 
 
-def between(before: dict[str, float], after: dict[str, float]) -> Counts:
-    """A counter that fell belongs to an engine that was started anew: it is left out."""
+def between(before: dict[str, float] | None, after: dict[str, float] | None) -> Counts:
+    """A counter that fell belongs to an engine that was started anew: it is left out. None is a reading that failed,
+    without which nothing is known; a counter that was not there yet stood at 0."""
+    if before is None or after is None:
+        return Counts({})
     return Counts({key: value - before.get(key, 0.0) for key, value in after.items() if value >= before.get(key, 0.0)})
 
 

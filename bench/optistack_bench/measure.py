@@ -159,7 +159,7 @@ class Bench:
         cpu_s, wall_s = process_time(), perf_counter()
         played = self._play(workload, loop, on_record, gauges)
         share = (process_time() - cpu_s) / (perf_counter() - wall_s)
-        after = {} if played.ended else self._totals()
+        after = None if played.ended else self._totals()
         repeat = summarize(played, between(before, after), gauges, gpus=self.target.gpus)
         return repeat.model_copy(update={"figures": {**repeat.figures, "generator_cpu": share}})
 
@@ -195,11 +195,11 @@ class Bench:
         fields: dict[str, object] = {"model": self.server.model, "temperature": 0}
         return fields | {"ignore_eos": True} if self.server.engine != "unknown" else fields
 
-    def _totals(self) -> dict[str, float]:
+    def _totals(self) -> dict[str, float] | None:
         try:
             return read_totals(pages(self._engines))
         except OptistackError:
-            return {}
+            return None
 
     async def _watch(self, gauges: list[dict[str, float]]) -> None:
         while True:

@@ -155,6 +155,10 @@ def test_a_counter_that_fell_is_left_out() -> None:
     assert between({"drafts": 10.0}, {"drafts": 3.0}).values == {}
 
 
+def test_a_reading_that_failed_is_not_one_of_zeros() -> None:
+    assert between(None, {"drafts": 10.0}).values == between({"drafts": 10.0}, None).values == {}
+
+
 def test_buckets_of_answers() -> None:
     assert [bucket(tokens) for tokens in (1, 31, 32, 128, 512)] == [
         "under 32", "under 32", "32 to 127", "128 to 511", "512 and more",

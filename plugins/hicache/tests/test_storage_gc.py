@@ -58,15 +58,18 @@ def test_an_engine_that_reads_a_file_reads_it_to_its_end_and_the_next_one_misses
 
 
 def test_a_file_that_was_used_or_written_anew_meanwhile_stays(tmp_path: Path) -> None:
-    used, replaced, gone, idle = sglang_tier(tmp_path, [4096] * 4)
+    used, replaced, gone, linked, idle = sglang_tier(tmp_path, [4096] * 5)
     with open_folder(tmp_path) as opened:
         chosen = choose(scan(opened), NOW_S, max_bytes=0)
         os.utime(used, (NOW_S, used.stat().st_mtime))
         put(tmp_path / "new").replace(replaced)
         gone.unlink()
+        linked.unlink()
+        linked.symlink_to(used)
         done = collect(opened, chosen)
     assert [entry.parts[-1] for entry in done.entries] == [idle.name]
-    assert done.busy == 3
+    assert done.busy == 4
+    assert linked.is_symlink()
     assert used.exists()
     assert replaced.exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from plugins.routing.tests.rig import Heard, chunked, play, post, rig
 
 from optistack.errors import InputError
 from optistack_routing.router.config import load
-from optistack_routing.tap.answers import asked, with_ids
+from optistack_routing.tap.answers import Exchange, asked, with_ids
 from optistack_routing.tap.options import Tap
 from optistack_routing.tap.recordings import Recordings
 
@@ -94,6 +95,7 @@ def test_a_share_of_the_requests_is_recorded(tmp_path: Path) -> None:
     [
         (b'{"prompt": "write to jane.doe@example.org"}', "no"),
         (ASK, " my key is sk-abcdefghijklmnop1234"),
+        (b'{"messages": [{"role": "user", "content": "hi"}], "tools": [{"description": "a@example.org"}]}', "no"),
         (b'{"messages": [{"role": "user", "content": [{"type": "text", "text": "4111 1111 1111 1111"}]}]}', "no"),
     ],
 )
@@ -102,6 +104,13 @@ def test_what_a_rule_finds_is_left_out_whole(tmp_path: Path, ask: bytes, text: s
     path = "/v1/chat/completions" if b"messages" in ask else PATH
     tapped(tmp_path, ask, script=engine(stream, text), path=path)
     assert recorded(tmp_path) == []
+
+
+def test_a_long_word_does_not_hold_up_the_router(tmp_path: Path) -> None:
+    kept, begun_s = Recordings(Tap(folder=tmp_path)), process_time()
+    kept.keep({"prompt": "a" * 1_000_000}, Exchange([1], [2]))
+    assert kept.recorded == 1
+    assert process_time() - begun_s < 5  # in its square it takes an hour and a half
 
 
 def test_rules_of_ones_own_take_the_place_of_the_built_in_ones(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ class Folder:
         with self.parent(parts) as parent:
             found = os.stat(parts[-1], dir_fd=parent, follow_symlinks=False)
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(f"{'/'.join(parts)} is no regular file")
+            raise OSError(errno.ELOOP, "is no regular file", "/".join(parts))
         return found
 
     def unlink(self, parts: tuple[str, ...]) -> None:

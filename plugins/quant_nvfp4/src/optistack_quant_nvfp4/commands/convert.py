@@ -124,11 +124,12 @@ def _run(
 
     started = time.monotonic()
     threads = workers or default_workers()
+    where = device_named(device)  # before the folder is open, which an InputError inside empties
     with ScreenProgress() as progress, job.open(other_bytes(plan)):
         resumed = sum(job.finished(file) is not None for file in plan.files)
         again = f", {resumed} of them finished before" if resumed else ""
         progress.step(f"Converting {len(plan.chosen)} layers in {len(plan.files)} files with {threads} threads{again}")
-        rows = Runner(plan, job, device_named(device), threads, progress.detail).run()
+        rows = Runner(plan, job, where, threads, progress.detail).run()
         progress.step(f"Writing metadata and report of {job.destination}")
         write_results(plan, job.checkpoint, recipe, rows)
         job.publish()

@@ -123,7 +123,10 @@ class Job:
         record, written = self._done / f"{file.name}.json", self.checkpoint / file.name
         if not record.is_file() or not written.is_file() or written.stat().st_size != file.size:
             return None
-        found = json.loads(record.read_bytes())
+        try:
+            found = json.loads(record.read_bytes())
+        except ValueError:  # the machine went down before it was on the disk
+            return None
         return found if isinstance(found, dict) else None
 
     def begin(self, file: FilePlan) -> tuple[int, Path]:
@@ -145,14 +148,16 @@ class Job:
         """Rename what is finished to the destination, and take the working folder away."""
         for file in self.checkpoint.glob(".*.part"):
             file.unlink()
+        for inside in self.checkpoint.rglob("*"):  # the metadata too: a name has to mean that it is all there
+            _sync(inside)
         _sync(self.checkpoint)
         self.checkpoint.rename(self.destination)
         _sync(self.destination.parent)
         shutil.rmtree(self.folder)
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from optistack.cli.run import run
+from optistack_quant_nvfp4.convert.job import Job
 
 CONFIG = """{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 8,
 "intermediate_size": 4096, "num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 64,
@@ -105,6 +106,23 @@ def test_another_conversion_does_not_go_on_with_what_is_left(
     assert run(["quant-nvfp4", "convert", str(source), str(tmp_path / "new"), "--scope", "linear"]) == 2
     assert "another conversion left unfinished" in capsys.readouterr().err
     assert left.is_dir()
+
+
+def test_a_mistyped_option_and_a_damaged_record_cost_none_of_what_is_done(
+    tiny: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, left = tiny("bf16"), tmp_path / ".new.partial"
+    words = ["quant-nvfp4", "convert", str(source), str(tmp_path / "new"), "--scope", "linear"]
+    with monkeypatch.context() as broken:
+        broken.setattr(Job, "publish", lambda job: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert run(words) != 0
+    record = next((left / "done").iterdir())
+    assert run([*words, "--device", "gpu"]) == 2
+    assert "'gpu' is no device" in capsys.readouterr().err
+    assert record.is_file()
+    record.write_text("")
+    assert run(words) == 0
+    assert not left.exists()
 
 
 def test_two_conversions_to_one_destination_do_not_meet(

@@ -13,6 +13,9 @@ from optistack.errors import InputError
 from optistack_routing.tap.answers import SAMPLING, Exchange, words
 from optistack_routing.tap.options import Tap
 
+PROMPT_FIELDS = ("prompt", "suffix", "messages", "tools", "functions", "documents", "chat_template_kwargs")
+"""What of a request becomes part of its prompt."""
+
 log = logging.getLogger("optistack.route")
 
 
@@ -42,7 +45,7 @@ class Recordings:
         return self.on and self._dice.random() < self.tap.share
 
     def keep(self, request: dict[str, Any], exchange: Exchange) -> None:
-        text = "\n".join([*words([request.get("prompt"), request.get("messages")]), "".join(exchange.text)])
+        text = "\n".join([*words([request.get(key) for key in PROMPT_FIELDS]), "".join(exchange.text)])
         if any(pattern.search(text) for pattern in self._patterns):
             self.redacted += 1
             return
