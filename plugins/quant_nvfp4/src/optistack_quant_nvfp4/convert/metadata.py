@@ -132,7 +132,7 @@ def check_exclusions(plan: Plan, excluded: list[str]) -> None:
 def vllm_excludes(prefix: str, pattern: str) -> bool:
     """Whether vLLM takes ``pattern`` to exclude module ``prefix``: as part of its name, or as a wildcard.
 
-    layers/quantization/modelopt.py ModelOptQuantConfigBase.is_layer_excluded; it knows fused layers by their parts, too.
+    layers/quantization/modelopt.py ModelOptQuantConfigBase.is_layer_excluded; it knows fused layers by their parts too.
     """
     return pattern in prefix or fnmatch.fnmatchcase(prefix, pattern)
 
