@@ -101,6 +101,7 @@ def test_a_server_that_answers_nothing_is_told_in_the_warm_up(capsys: pytest.Cap
         (["--workload", "nothing"], "There is no workload 'nothing'"),
         (["--domain", "poems"], "There is no domain 'poems'"),
         (["--rate", "fast"], "--rate fast is no number"),
+        (["--rate", "recorded"], "The sessions of sessions have no recorded times"),
         (["--divide", "x"], "--divide x is no number"),
         (["--workload", "trace", "--trace", "/nope.jsonl"], "Trace /nope.jsonl cannot be read"),
         (["--out", "/proc/version"], "--out /proc/version is no folder"),

@@ -83,6 +83,14 @@ def test_what_dead_writers_left_goes_and_what_live_ones_write_stays(tmp_path: Pa
     assert live.exists()
 
 
+def test_a_name_that_might_be_a_writers_makes_no_tier_of_a_folder(tmp_path: Path) -> None:
+    note, other = put(tmp_path / "notes.txt"), put(tmp_path / f".{'0f' * 16}.tmp", age_s=7200)
+    with pytest.raises(InputError, match="is no storage tier"):
+        gc(tmp_path, max_bytes=0)
+    assert note.exists()
+    assert other.exists()
+
+
 def test_nothing_but_kv_files_is_removed_and_no_link_is_followed(tmp_path: Path) -> None:
     tier, outside = tmp_path / "tier", tmp_path / "outside"
     sglang_tier(tier)

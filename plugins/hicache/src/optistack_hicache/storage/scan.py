@@ -71,7 +71,7 @@ def scan(folder: Folder) -> Scan:
         _sort(folder, found, parts, status)
         if found.others > STRANGERS and not found.entries:
             break
-    if found.others and not found.entries and not found.leftovers:
+    if found.others and not found.entries:  # a temporary file's name alone may be anybody's
         raise InputError(
             f"{folder.path} is no storage tier: it holds {found.stranger} and nothing that SGLang or vLLM wrote.",
             fix="Give the folder of option storage_dir.",
