@@ -123,12 +123,12 @@ def _run(
     from optistack_quant_nvfp4.convert.run import Runner, default_workers
 
     started = time.monotonic()
-    threads = workers or default_workers()
+    threads, where = workers or default_workers(), device_named(device)  # refused before the working folder is touched
     with ScreenProgress() as progress, job.open(other_bytes(plan)):
         resumed = sum(job.finished(file) is not None for file in plan.files)
         again = f", {resumed} of them finished before" if resumed else ""
         progress.step(f"Converting {len(plan.chosen)} layers in {len(plan.files)} files with {threads} threads{again}")
-        rows = Runner(plan, job, device_named(device), threads, progress.detail).run()
+        rows = Runner(plan, job, where, threads, progress.detail).run()
         progress.step(f"Writing metadata and report of {job.destination}")
         write_results(plan, job.checkpoint, recipe, rows)
         job.publish()
