@@ -72,7 +72,8 @@ class Job:
     def open(self, other_bytes: int) -> Iterator[None]:
         """Take the folder, or go on in it. InputError when another conversion has it or left it, or space is lacking.
 
-        On an InputError inside, nothing is left behind; after any other end the next run goes on.
+        On an InputError inside, nothing is left of a conversion that began here, and what an earlier run had finished
+        stays; after any other end the next run goes on.
         """
         fresh = not self.folder.exists()
         self.folder.mkdir(exist_ok=True)
@@ -82,7 +83,8 @@ class Job:
             try:
                 yield
             except InputError:
-                shutil.rmtree(self.folder)
+                if fresh:
+                    shutil.rmtree(self.folder)
                 raise
         finally:
             os.close(lock)

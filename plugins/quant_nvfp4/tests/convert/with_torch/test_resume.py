@@ -137,6 +137,17 @@ def test_two_conversions_to_one_destination_do_not_meet(
     assert folder.is_dir()
 
 
+def test_a_device_that_is_not_there_costs_nothing_that_was_done(
+    tiny: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, done = tiny("bf16"), tmp_path / ".new.partial" / "done"
+    done.mkdir(parents=True)
+    words = ["quant-nvfp4", "convert", str(source), str(tmp_path / "new"), "--scope", "linear", "--device"]
+    assert run([*words, "cuda:99"]) == 2
+    assert "no device cuda:99" in capsys.readouterr().err
+    assert done.is_dir()
+
+
 def test_memory_stays_within_two_tensors_and_a_gibibyte(large: Path, tmp_path: Path) -> None:
     peak_bytes = 1024 * int(finish(start(large, tmp_path / "new", "--workers", "2")).rpartition("peak ")[2])
     largest_bytes = 2 * 4096 * 2048
