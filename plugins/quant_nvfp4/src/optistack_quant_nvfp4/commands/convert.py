@@ -123,12 +123,8 @@ def _run(
     from optistack_quant_nvfp4.convert.run import Runner, default_workers
 
     started = time.monotonic()
-<<<<<<< HEAD
     threads = workers or default_workers()
-    where = device_named(device)  # before the folder is open, which an InputError inside empties
-=======
-    threads, where = workers or default_workers(), device_named(device)  # refused before the working folder is touched
->>>>>>> fixa
+    where = device_named(device)  # before the folder is touched
     with ScreenProgress() as progress, job.open(other_bytes(plan)):
         resumed = sum(job.finished(file) is not None for file in plan.files)
         again = f", {resumed} of them finished before" if resumed else ""
