@@ -19,6 +19,7 @@ from optistack.errors import InputError
 SCALES_FILE = "model-kv-scales.safetensors"
 SGLANG_FILE = "kv-scales.sglang.json"
 INPUT_FILE = "input-amax.json"
+REPORT_FILE = "kv-calibration.json"
 INDEX = "model.safetensors.index.json"
 _ATTENTION = re.compile(r"^(.*\.layers\.(\d+)\.self_attn)\.(?:k_proj|qkv_proj|kv_a_proj_with_mqa)\.weight(?:_packed)?$")
 _ENCODER = re.compile(r"visual|vision|audio|encoder")
@@ -111,7 +112,7 @@ def write(
         _sidecar(source, part)
         _json(part / SGLANG_FILE, _for_sglang(config, scales, ranks))
         _json(part / INPUT_FILE, dict(sorted(input_amax.items())))
-        _json(part / "kv-calibration.json", dict(report))
+        _json(part / REPORT_FILE, dict(report))
         part.rename(out)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
@@ -127,6 +128,7 @@ def _link(source: Path, part: Path) -> None:
         SCALES_FILE,
         SGLANG_FILE,
         INPUT_FILE,
+        REPORT_FILE,
     }
     for file in source.iterdir():
         if not file.is_file() or file.name in skipped:
