@@ -86,6 +86,9 @@ def test_what_has_no_place_for_scales_is_refused(llama: Path, tmp_path: Path) ->
         writing.with_kv_scheme({"quantization_config": {"quant_method": "gptq"}}, per_head=False)
     with pytest.raises(InputError, match="quantized by 'fp8' has no place for scales by head"):
         writing.with_kv_scheme({"quantization_config": {"quant_method": "fp8"}}, per_head=True)
+    calibrated = writing.with_kv_scheme({}, per_head=False)
+    with pytest.raises(InputError, match="has KV scales already"):
+        writing.with_kv_scheme(calibrated, per_head=False)
     (tmp_path / "out").mkdir()
     with pytest.raises(InputError, match="exists"):
         write(llama, tmp_path / "out")
