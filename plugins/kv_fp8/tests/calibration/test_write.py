@@ -68,6 +68,17 @@ def test_a_scale_for_each_head_is_three_dimensional_and_said_so(llama: Path, tmp
     assert config["quantization_config"]["kv_cache_scheme"]["strategy"] == "attn_head"
 
 
+def test_the_report_of_the_source_stays_as_it_was(llama: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for file in llama.iterdir():
+        (source / file.name).write_bytes(file.read_bytes())
+    (source / writing.REPORT_FILE).write_text("{}")
+    write(source, tmp_path / "out")
+    assert (source / writing.REPORT_FILE).read_text() == "{}"
+    assert json.loads((tmp_path / "out" / writing.REPORT_FILE).read_text()) == {"method": "amax"}
+
+
 def test_nothing_is_left_of_a_write_that_fails(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise OSError("no space left")
@@ -83,6 +94,9 @@ def test_what_has_no_place_for_scales_is_refused(llama: Path, tmp_path: Path) ->
         writing.with_kv_scheme({"quantization_config": {"quant_method": "gptq"}}, per_head=False)
     with pytest.raises(InputError, match="quantized by 'fp8' has no place for scales by head"):
         writing.with_kv_scheme({"quantization_config": {"quant_method": "fp8"}}, per_head=True)
+    calibrated = writing.with_kv_scheme({}, per_head=False)
+    with pytest.raises(InputError, match="has KV scales already"):
+        writing.with_kv_scheme(calibrated, per_head=False)
     (tmp_path / "out").mkdir()
     with pytest.raises(InputError, match="exists"):
         write(llama, tmp_path / "out")

@@ -55,10 +55,13 @@ def tensor_files(folder: Path) -> dict[str, str]:
 
 
 def with_kv_scheme(config: dict[str, Any], *, per_head: bool) -> dict[str, Any]:
-    """``config.json`` that makes engines look for KV scales. InputError for a quantization with no place for them."""
+    """``config.json`` that makes engines look for KV scales. InputError for a quantization with no place for them,
+    and for one with KV scales already: transformers then makes scales of its own, and K and V come out wrong."""
     config = dict(config)
     quantization = config.get("quantization_config")
     method = (quantization or {}).get("quant_method")
+    if quantization and method == "compressed-tensors" and quantization.get("kv_cache_scheme"):
+        raise InputError("The checkpoint has KV scales already.", fix="Calibrate the checkpoint that it was made from.")
     strategy = "attn_head" if per_head else "tensor"
     scheme = {"num_bits": 8, "type": "float", "strategy": strategy, "symmetric": True, "dynamic": False}
     if quantization is None:
