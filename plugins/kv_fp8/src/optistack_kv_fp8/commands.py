@@ -45,7 +45,7 @@ def calibrate(
     """
     if method not in METHODS:
         raise InputError(f"There is no method {method!r}.", fix=f"Use {', '.join(METHODS)}.")
-    if out.exists():
+    if out.exists() or out.is_symlink():
         raise InputError(f"{out} exists.", fix="Give another --out, or remove it.")
     _need_calibration()
     import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from optistack.errors import OptistackError
+from optistack.errors import InputError, OptistackError
 from optistack_quant_nvfp4.commands import app
 
 
@@ -14,6 +14,9 @@ def main() -> None:
     except OptistackError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(InputError.exit_code)
 
 
 if __name__ == "__main__":

@@ -29,12 +29,14 @@ def verify(
     """Read a converted checkpoint back and compare every tensor with the source's. Exit code 1 where one is wrong."""
     need_torch()
     from optistack.cli.screen import ScreenProgress, note, print_json, show
-    from optistack.errors import CheckFailedError
+    from optistack.errors import CheckFailedError, InputError
     from optistack_quant_nvfp4.convert.checkpoint import read_checkpoint
     from optistack_quant_nvfp4.convert.compare import compare
     from optistack_quant_nvfp4.convert.tables import error_table
 
     found, source = read_checkpoint(checkpoint_folder(checkpoint)), read_checkpoint(checkpoint_folder(against))
+    if found.folder.resolve() == source.folder.resolve():
+        raise InputError("CKPT and SRC are the same folder.", fix="Give --against what the checkpoint was made from.")
     with ScreenProgress() as progress:
         progress.step(f"Comparing {found.folder} with {source.folder}")
         rows, same, wrong = compare(found, source, device_named(device), min_sqnr_db, progress.detail)

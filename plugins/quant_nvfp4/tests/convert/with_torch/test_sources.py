@@ -132,6 +132,12 @@ def test_what_was_written_is_verified_and_a_flipped_bit_is_found(
     assert "lm_head differs from the source's" in capsys.readouterr().err
 
 
+def test_a_checkpoint_is_no_proof_of_itself(tiny: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    source = str(tiny("bf16"))
+    assert run(["quant-nvfp4", "verify", source, "--against", source]) == 2
+    assert "the same folder" in capsys.readouterr().err
+
+
 def test_a_value_that_is_not_a_number_is_an_error_that_names_the_layer_and_leaves_nothing(
     tiny: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
