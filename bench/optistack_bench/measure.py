@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time
 
 from optistack.cli.options import API_KEY_VARIABLE
-from optistack.errors import CheckFailedError, OptistackError
+from optistack.errors import CheckFailedError, InputError, OptistackError
 from optistack.verify.endpoint import Endpoint
 from optistack_bench.client import Client
 from optistack_bench.corpus import read_texts
 from optistack_bench.counters import between, pages, read_gauges, read_totals
-from optistack_bench.load import Loop, Played, Player
+from optistack_bench.load import RECORDED, Loop, Played, Player
 from optistack_bench.records import Journal, Record
 from optistack_bench.result import Point, Repeat, Server, WorkloadFacts
 from optistack_bench.server import read_server
@@ -81,7 +81,8 @@ class Bench:
         """Measure under ``loop``. ``keep`` is given the point after each repeat, and also when it is broken off.
 
         A repeat that the server does not survive is kept and marked. Raises InputError for a workload that does not
-        fit, and CheckFailedError when the server answers the warm-up with errors only.
+        fit or does not say when its sessions began, and CheckFailedError when the server answers the warm-up with
+        errors only.
         """
         maker = WorkloadMaker(
             self.settings,
@@ -91,6 +92,11 @@ class Bench:
             model=self.server.model,
         )
         workload = maker.make(0)  # stands for all repeats: they differ in their tokens only
+        if loop.rate == RECORDED and any(session.start_s is None for session in workload.sessions):
+            raise InputError(
+                f"{workload.name} does not say when its sessions began.",
+                fix="--rate recorded is for traces of Mooncake; give a number of sessions a second.",
+            )
         point = Point(
             target=self.target.name,
             users=loop.users if loop.rate is None else None,
