@@ -12,13 +12,15 @@ import ssl
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httptools
 
 from optistack.errors import InputError
 
 COMPLETIONS = "/v1/completions"
+PLAIN = "!#$&'()*+,/:;=?@[]^`{|}"
+"""What stands in a session's name as it is; anything else that is no letter or digit of ASCII is percent-encoded."""
 
 
 @dataclass(slots=True)
@@ -42,6 +44,17 @@ class Answer:
 REFUSED = "no connection"
 CUT = "cut off"
 TIMEOUT = "timeout"
+
+
+def _is_usage(usage: Any) -> bool:
+    """Whether the counts in it are whole numbers of at least 0."""
+    if not isinstance(usage, dict):
+        return False
+    details = usage.get("prompt_tokens_details") or {}
+    if not isinstance(details, dict):
+        return False
+    counts = [usage.get("prompt_tokens"), usage.get("completion_tokens"), details.get("cached_tokens")]
+    return all(count is None or (type(count) is int and count >= 0) for count in counts)
 
 
 class Stream(asyncio.Protocol):
@@ -101,7 +114,7 @@ class Stream(asyncio.Protocol):
 
     def _event(self, event: bytes) -> None:
         if b'"usage":{' in event or b'"usage": {' in event:
-            self._answer.usage = json.loads(event[5:]).get("usage")
+            self._usage(event[5:])
         elif event.startswith((b"data: [DONE]", b"data:[DONE]")):
             self._finished = True
             return
@@ -110,6 +123,17 @@ class Stream(asyncio.Protocol):
             return
         if b'"choices":[]' not in event and b'"choices": []' not in event:
             self._answer.chunks_s.append(self._now)
+
+    def _usage(self, text: bytes) -> None:
+        try:
+            usage = json.loads(text)["usage"]
+        except (ValueError, TypeError, KeyError):
+            usage = None
+        if _is_usage(usage):
+            self._answer.usage = usage
+        else:
+            said = text[:300].decode(errors="replace").strip()
+            self._answer.error, self._answer.detail = "bad usage", f"no counts of tokens that can be read: {said}"
 
     def _end(self, error: str, detail: str) -> None:
         if self._done is not None and not self._done.done():
@@ -169,7 +193,9 @@ class Client:
     async def ask(self, prompt: bytes, *, max_tokens: int, session: str) -> Answer:
         """The answer to ``prompt``, a JSON array of token ids. Never raises for what the server does."""
         body = b'%b,"max_tokens":%d,"prompt":%b}' % (self._head.encode(), max_tokens, prompt)
-        head = f"{self._headers}{self.session_header}: {session}\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = (
+            f"{self._headers}{self.session_header}: {quote(session, safe=PLAIN)}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
         started_s = perf_counter()
         while True:
             reused = bool(self._idle)

@@ -81,7 +81,8 @@ class Bench:
         """Measure under ``loop``. ``keep`` is given the point after each repeat, and also when it is broken off.
 
         A repeat that the server does not survive is kept and marked. Raises InputError for a workload that does not
-        fit, and CheckFailedError when the server answers the warm-up with errors only.
+        fit or does not say when its sessions began, and CheckFailedError when the server answers the warm-up with
+        errors only.
         """
         maker = WorkloadMaker(
             self.settings,
@@ -93,8 +94,8 @@ class Bench:
         workload = maker.make(0)  # stands for all repeats: they differ in their tokens only
         if loop.rate == RECORDED and any(session.start_s is None for session in workload.sessions):
             raise InputError(
-                f"The sessions of {workload.name} have no recorded times.",
-                fix="Give --rate a number of sessions a second, or a trace of Mooncake's.",
+                f"{workload.name} does not say when its sessions began.",
+                fix="--rate recorded is for traces of Mooncake; give a number of sessions a second.",
             )
         point = Point(
             target=self.target.name,

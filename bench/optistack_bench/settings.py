@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from optistack.traces import read_trace
 from optistack_bench.replay import replay
 from optistack_bench.synthetic import FIRST_PROMPT_TOKENS, MADE, SHAPES, Texts, sessions
 from optistack_bench.tokens import Sizes, TokenMaker
-from optistack_bench.workload import Workload, check_fits
+from optistack_bench.workload import MAX_DIVIDE, Workload, check_fits
 
 WORKLOADS = ("sessions", "trace", *SHAPES)
-MAX_DIVIDE = 4_096
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+OWN_HEADERS = ("host", "authorization", "content-type", "content-length", "transfer-encoding", "connection")
+"""What a request has already, or what would change how it is read."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ class Settings:
             raise InputError(
                 "A trace is replayed by the workload trace." if self.trace else "Which trace is to be replayed?",
                 fix="Give --workload trace and --trace FILE.",
+            )
+        if not HEADER_NAME.fullmatch(self.session_header) or self.session_header.lower() in OWN_HEADERS:
+            raise InputError(
+                f"--session-header {self.session_header!r} is no header that can carry a session.",
+                fix="Give a name of letters, digits and hyphens, like X-Session-Id.",
             )
         if self.divide and (self.divide & (self.divide - 1) or self.divide > MAX_DIVIDE):
             raise InputError(

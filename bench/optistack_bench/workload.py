@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from optistack.errors import InputError
 from optistack_bench.tokens import Piece
 
+MAX_DIVIDE = 4_096
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -119,10 +121,12 @@ def check_fits(workload: Workload, context_tokens: int | None, model: str, *, di
     if context_tokens is None or longest <= context_tokens:
         return
     factor = divide
-    while -(-longest * divide // factor) + 1 > context_tokens:
+    while factor <= MAX_DIVIDE and -(-longest * divide // factor) + 1 > context_tokens:
         factor *= 2
     raise InputError(
         f"The longest request of {workload.name} takes {longest:,} tokens, and {model} has a context of "
         f"{context_tokens:,}.",
-        fix=f"--divide {factor} makes every count of tokens that much smaller, which fits.",
+        fix=f"--divide {factor} makes every count of tokens that much smaller, which fits."
+        if factor <= MAX_DIVIDE
+        else f"No --divide up to {MAX_DIVIDE:,} makes it fit: take a shorter workload or a longer context.",
     )

@@ -112,6 +112,7 @@ class _Collector:
         from optistack_conformance import pytest_plugin
 
         self.results: list[CaseResult] = []
+        self.interrupted = False
         self._plugin = pytest_plugin
         self._selection = selection
         self._progress = progress
@@ -119,6 +120,9 @@ class _Collector:
     def pytest_configure(self, config: Any) -> None:
         config.stash[self._plugin.SELECTION] = self._selection
         config.stash[self._plugin.RESULTS] = self.results
+
+    def pytest_keyboard_interrupt(self, excinfo: Any) -> None:
+        self.interrupted = self.interrupted or excinfo.errisinstance(KeyboardInterrupt)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._progress(nodeid.partition("::")[2].removeprefix("test_").replace("_", " "))
@@ -136,6 +140,8 @@ def _run_pytest(selection: Selection, junit: Path | None, progress: Callable[[st
     output = io.StringIO()
     with _without_others_plugins(), contextlib.redirect_stdout(output):
         code = pytest.main(arguments, plugins=[collector])
+    if collector.interrupted:
+        raise KeyboardInterrupt
     if code == pytest.ExitCode.NO_TESTS_COLLECTED and selection.cases:
         patterns = ", ".join(selection.cases)
         raise InputError(f"No case matches {patterns}.", fix="Take ids from a report, or patterns: 'contract/stop-*'.")

@@ -76,6 +76,34 @@ def test_http_errors_and_cut_streams_are_counted(capsys: pytest.CaptureFixture[s
     assert "scripted" in said
 
 
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": "many"},
+        {"completion_tokens": -4},
+        {"prompt_tokens_details": [1]},
+        {"prompt_tokens_details": {"cached_tokens": "x"}},
+    ],
+)
+def test_usage_that_cannot_be_read_is_an_error_of_its_request(
+    usage: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Engine(Script(usage=usage)) as engine:
+        assert bench(engine, "--repeats", "1", "--out", str(tmp_path / "out")) == 1
+    assert "8 requests failed (8 x bad usage)" in capsys.readouterr().out
+    assert result_of(tmp_path / "out")["state"] == "complete"
+
+
+def test_a_session_cannot_add_headers(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    row = {"id": "a\r\nX-Session-Id: \u2603", "requests": [{"in": 64, "out": 2, "hash_ids": [1]}]}
+    trace.write_text(json.dumps(row) + "\n")
+    words = ["--workload", "trace", "--trace", str(trace), "--sessions", "1", "--warmup", "0", "--repeats", "1"]
+    with Engine(Script()) as engine:
+        assert run(["bench", "--endpoint", engine.url, *words]) == 0
+        assert engine.sessions == ["a%0D%0AX-Session-Id:%20%E2%98%83#0"]
+
+
 def test_a_server_that_dies_leaves_a_partial_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Engine(Script(dies_at=11)) as engine:
         assert bench(engine, "--repeats", "3", "--out", str(tmp_path / "out")) == 1
@@ -101,7 +129,9 @@ def test_a_server_that_answers_nothing_is_told_in_the_warm_up(capsys: pytest.Cap
         (["--workload", "nothing"], "There is no workload 'nothing'"),
         (["--domain", "poems"], "There is no domain 'poems'"),
         (["--rate", "fast"], "--rate fast is no number"),
-        (["--rate", "recorded"], "The sessions of sessions have no recorded times"),
+        (["--rate", "recorded"], "sessions does not say when its sessions began"),
+        (["--session-header", "X: Y"], "--session-header 'X: Y' is no header that can carry a session"),
+        (["--session-header", "Content-Length"], "'Content-Length' is no header that can carry a session"),
         (["--divide", "x"], "--divide x is no number"),
         (["--workload", "trace", "--trace", "/nope.jsonl"], "Trace /nope.jsonl cannot be read"),
         (["--out", "/proc/version"], "--out /proc/version is no folder"),

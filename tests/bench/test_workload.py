@@ -182,6 +182,9 @@ def test_a_workload_longer_than_the_context_is_refused_with_what_would_fit() -> 
     with pytest.raises(InputError, match=r"takes 3,100 tokens, and m has a context of 2,048") as refused:
         WorkloadMaker(Settings(workload="3k-100"), users=1, texts=Texts({}), context_tokens=2048, model="m")
     assert refused.value.fix.startswith("--divide 2 ")
+    with pytest.raises(InputError, match="has a context of 1") as refused:
+        WorkloadMaker(Settings(workload="3k-100", divide=0), users=1, texts=Texts({}), context_tokens=1, model="m")
+    assert refused.value.fix.startswith("No --divide up to 4,096")
     fits = Settings(workload="3k-100", divide=2)
     assert WorkloadMaker(fits, users=1, texts=Texts({}), context_tokens=2048, model="m").divide == 2
 
