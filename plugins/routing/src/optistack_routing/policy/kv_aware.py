@@ -130,7 +130,14 @@ class KvAware:
         A newcomer gets the session only where it would have left for another replica as well: that a replica joins
         moves nobody.
         """
-        others = [replica for replica in ready(request, fleet) if replica not in cached]
+        # What a replica carries is a part of its cost, and rules out nearly all of a large fleet by itself.
+        most = limit - tokens / self.parameters.tokens_per_request + 1e-9
+        avoid = request.avoid
+        others = [
+            replica
+            for replica in fleet
+            if replica.in_flight <= most and replica.accepts and replica.name not in avoid and replica not in cached
+        ]
         found = self._light_enough(others, request, tokens, limit, now_s)
         if found is not None and self._is_newcomer(found, began_s, now_s):
             others = [replica for replica in others if not self._is_newcomer(replica, began_s, now_s)]
