@@ -98,6 +98,18 @@ def test_top_as_json_is_the_state() -> None:
     assert json.loads(shown.output) == now
 
 
+@pytest.mark.parametrize(
+    "answer", [(404, {"detail": "Not Found"}), (404, {"error": "Not Found"}), (200, ["x"]), (200, {})]
+)
+def test_top_of_something_else_says_so(answer: tuple[int, Any]) -> None:
+    with (
+        Admin(*answer) as admin,
+        client(admin.url) as reader,
+        pytest.raises(CheckFailedError, match="no router's admin"),
+    ):
+        fetch(reader)
+
+
 def test_top_without_a_router_says_so() -> None:
     with client("http://127.0.0.1:1") as reader, pytest.raises(CheckFailedError, match="No router answers"):
         fetch(reader)

@@ -40,10 +40,13 @@ def fetch(admin: httpx.Client) -> dict[str, Any]:
     except (httpx.HTTPError, ValueError) as error:
         fix = "Start the router, or give its admin address with --admin."
         raise CheckFailedError(f"No router answers at {admin.base_url}: {error}.", fix=fix) from None
-    if answer.status_code != 200:
-        said = data.get("error", {}).get("message", answer.status_code)
+    refusal = data.get("error") if isinstance(data, dict) else None
+    if answer.status_code != 200 and isinstance(refusal, dict):
+        said = refusal.get("message", answer.status_code)
         raise CheckFailedError(f"The router refuses: {said}", fix=f"Set {ADMIN_KEY_VARIABLE}.")
-    assert isinstance(data, dict)
+    if answer.status_code != 200 or not isinstance(data, dict) or "replicas" not in data:
+        fix = "Give the router's admin address with --admin; an engine or the router's front has none."
+        raise CheckFailedError(f"{admin.base_url} is no router's admin side.", fix=fix)
     return data
 
 
