@@ -44,12 +44,13 @@ def test_a_checkpoint_has_scales_that_its_index_and_metadata_name(
     assert (tmp_path / "out" / "model.safetensors").stat().st_ino == (source / "model.safetensors").stat().st_ino
 
 
-def test_calibrating_anew_leaves_the_source_as_it_was(llama: Path, tmp_path: Path) -> None:
+def test_calibrating_anew_is_refused_and_leaves_the_source_as_it_was(llama: Path, tmp_path: Path) -> None:
     write(llama, tmp_path / "first")
     before = {file.name: file.read_bytes() for file in (tmp_path / "first").iterdir()}
-    write(tmp_path / "first", tmp_path / "second", report={"method": "mse"})
+    with pytest.raises(InputError, match="has KV scales already"):
+        write(tmp_path / "first", tmp_path / "second", report={"method": "mse"})
     assert {file.name: file.read_bytes() for file in (tmp_path / "first").iterdir()} == before
-    assert json.loads((tmp_path / "second" / writing.REPORT_FILE).read_text()) == {"method": "mse"}
+    assert [path.name for path in tmp_path.iterdir()] == ["first"]
 
 
 def test_sglangs_file_has_one_scale_a_layer_for_each_rank(llama: Path, tmp_path: Path) -> None:
