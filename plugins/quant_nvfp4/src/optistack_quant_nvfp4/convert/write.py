@@ -1,4 +1,4 @@
-"""One step of a file: read from the source, converted, written at its place, and read back. Needs torch."""
+"""One step of a file: read from the source, converted, written at its place. Needs torch."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ class Writer:
     _amax: dict[str, float] = field(default_factory=dict)
 
     def write(self, step: Step, file: FilePlan, descriptor: int, path: Path) -> dict[str, Any] | None:
-        """Write ``step`` to the open ``file`` and read it back. The row of the report for a layer that was packed.
+        """Write ``step`` to the open ``file``. For a layer that was packed its row of the report, measured on the file.
 
-        CheckFailedError when what is read back is not what was written; InputError when a value is not finite.
+        CheckFailedError when a copy reads back otherwise; InputError when a value is not finite. Scalars, and layers
+        that become BF16, are not read back here; ``verify`` compares global scales and such layers.
         """
         places = {
             one.name: Place(path, file.offsets[one.name], one.dtype, one.shape, one.bytes) for one in step.outputs
