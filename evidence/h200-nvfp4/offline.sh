@@ -34,9 +34,9 @@ calibrate() { part "calibrate-$1" "$python" -m optistack_kv_fp8 calibrate "$2" -
 
 # convert NAME SOURCE OPTIONS...: to WORK/NAME, and compare what was written with the source
 convert() {
-    name=$1 source=$2; shift 2
-    part "convert-$name" "$python" -m optistack_quant_nvfp4 convert "$source" "$work/$name" --device "$device" --json "$@" &&
-        part "verify-$name" "$python" -m optistack_quant_nvfp4 verify "$work/$name" --against "$source" --device "$device"
+    made=$1 source=$2; shift 2
+    part "convert-$made" "$python" -m optistack_quant_nvfp4 convert "$source" "$work/$made" --device "$device" --json "$@" &&
+        part "verify-$made" "$python" -m optistack_quant_nvfp4 verify "$work/$made" --against "$source" --device "$device"
 }
 
 nvfp4() { part "nvfp4-$1" "$python" benchmarks/nvfp4_quality.py "$2" "$out/nvfp4-$1.json" --device "$device" --tokens "${TOKENS:-32768}"; }
