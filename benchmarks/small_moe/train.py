@@ -29,7 +29,7 @@ END = "<|end|>"
 TOKENIZER_MB = 20
 ENCODED_TEXTS = 256
 """Texts that are encoded at once, on all cores."""
-HELD_OUT_TOKENS = 65_536
+HELD_OUT_TOKENS, HELD_OUT_MB = 65_536, 2.0
 WARM_UP = 0.05
 """Share of the time in which the learning rate rises; behind it falls as a cosine."""
 
@@ -161,7 +161,7 @@ def train(folder: Path, given: argparse.Namespace) -> None:
     began = time.monotonic()
     words = tokenizer()
     stream = token_stream(words, given.text_mb, held_out=False).to(given.device)
-    held_out = token_stream(words, given.text_mb / 8, held_out=True)[: max(HELD_OUT_TOKENS, given.length)]
+    held_out = token_stream(words, HELD_OUT_MB, held_out=True)[: max(HELD_OUT_TOKENS, given.length)]
     held_out = held_out[: len(held_out) // given.length * given.length].view(-1, given.length).long()
     print(f"{len(stream):,} tokens of text and {held_out.numel():,} held out, in {time.monotonic() - began:.0f} s")
     model = DeepseekV3ForCausalLM(config())
