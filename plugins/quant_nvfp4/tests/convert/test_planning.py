@@ -19,6 +19,7 @@ from optistack_quant_nvfp4.commands.convert import planned
 from optistack_quant_nvfp4.convert import metadata
 from optistack_quant_nvfp4.convert.input_scales import SAME_INPUT, STAND_IN
 from optistack_quant_nvfp4.convert.plan import Plan
+from optistack_quant_nvfp4.convert.scope import SCOPES
 from optistack_quant_nvfp4.convert.sizes import sizes
 from optistack_quant_nvfp4.convert.tensor_file import Outline, lay_out, places_in
 
@@ -65,6 +66,27 @@ def test_what_is_never_converted_by_itself_is_converted_when_asked_for(tiny: Mak
     assert "lm_head" in plan(tiny("bf16"), "head", "dense-mlp").chosen
 
 
+def test_the_vision_tower_is_its_matrices(tiny: Make) -> None:
+    def see(tensors: dict[str, Any]) -> None:
+        tensors["vision_tower.blocks.0.mlp.fc0.weight"] = ("BF16", (32, 64), bytes(2 * 32 * 64))
+        tensors["vision_tower.blocks.0.norm0.weight"] = ("BF16", (64,), bytes(2 * 64))
+
+    assert set(plan(tiny("bf16", change=see), "vision").chosen) == {"vision_tower.blocks.0.mlp.fc0"}
+
+
+@pytest.mark.parametrize("word", SCOPES)
+def test_every_word_that_is_offered_can_be_used(tiny: Make, word: str) -> None:
+    def more(tensors: dict[str, Any]) -> None:
+        tensors["vision_tower.blocks.0.mlp.fc0.weight"] = ("BF16", (32, 64), bytes(2 * 32 * 64))
+        for name in ("gate", "up", "down"):
+            tensors[f"model.layers.2.mlp.{name}_proj.weight"] = ("BF16", (64, 64), bytes(2 * 64 * 64))
+
+    folder = tiny("bf16", change=more)
+    config = json.loads((folder / "config.json").read_bytes())
+    (folder / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 1}))
+    assert plan(folder, word).chosen
+
+
 @pytest.mark.parametrize(
     ("scope", "exclude", "says"),
     [
@@ -72,7 +94,9 @@ def test_what_is_never_converted_by_itself_is_converted_when_asked_for(tiny: Mak
         (["draft"], [], "It has: routed-experts, shared-experts, dense-mlp, attention"),
         (["*.mlp.expert.*"], [], "Did you mean 'model.layers.*.mlp.experts.*"),
         (["linear"], ["*.nothing"], "--exclude *.nothing matches no layer"),
-        (["norms"], [], "norm, which is ["),
+        (["norms"], [], "'norms' is no scope: norms are vectors"),
+        (["other"], [], "'other' is no scope: it is whatever belongs to no component"),
+        (["*norm"], [], "norm, which is ["),
         (["*.gate_proj"], [], "up_proj as one layer, and only the first is in the scope"),
         (["dense-mlp"], ["*"], "is excluded"),
     ],
