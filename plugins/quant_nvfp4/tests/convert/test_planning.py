@@ -156,8 +156,32 @@ def test_a_calibration_gives_fused_layers_the_larger_input(tiny: Make, tmp_path:
     assert [round(scales[f"{root}.{name}_proj"].scale, 6) for name in ("gate", "up", "down")] == [1.0, 1.0, 0.01]
 
 
+def test_names_of_a_calibration_that_are_no_layers_are_said(
+    tiny: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, folder, root = tmp_path / "inputs.json", tiny("bf16"), "model.layers.0.mlp"
+    known = {f"{root}.{name}_proj": 1.0 for name in ("gate", "up", "down")}
+    file.write_text(json.dumps({**known, f"{root}.gate": 1.0, "elsewhere.fc": 1.0}))
+    assert len(plan(folder, "dense-mlp", calibration=file).scales) == 3
+    assert "Input scales of elsewhere.fc and 1 more are not used" in capsys.readouterr().err
+    file.write_text(json.dumps({f"{root}.gate_prj": 1.0}))
+    with pytest.raises(
+        InputError, match=r"of no layer of .*gate_prj.*Did you mean 'model\.layers\.\*\.mlp\.gate_proj'"
+    ):
+        plan(folder, "dense-mlp", calibration=file)
+    file.write_text(json.dumps({"lm_head": 1.0}))
+    with pytest.raises(InputError, match="names no layer of the scope; .*_proj and 2 more"):
+        plan(folder, "dense-mlp", calibration=file)
+
+
+@pytest.mark.parametrize("name", ["nothing.json", "nothing.safetensors", "."])
+def test_a_calibration_that_is_not_there_is_said_to_be(tiny: Make, tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=r"There is no file .* of input scales\. Give --input-scales what"):
+        plan(tiny("bf16"), "dense-mlp", calibration=tmp_path / name)
+
+
 def test_a_layer_without_an_input_scale_among_others_that_have_one_is_refused(tiny: Make) -> None:
-    with pytest.raises(InputError, match=r"_proj and \d+ more would have none"):
+    with pytest.raises(InputError, match=r"_proj and \d+ more would have no input scale"):
         plan(tiny("nvfp4"), "attention")
 
 

@@ -88,10 +88,14 @@ def planned(
     weight_only: bool,
     rest: Rest,
 ) -> Plan:
-    """The conversion that the options describe. InputError when it cannot be."""
+    """The conversion that the options describe. InputError when it cannot be.
+
+    What of ``calibration`` is of no use is told on stderr.
+    """
+    from optistack.cli.screen import note
     from optistack.errors import InputError
     from optistack_quant_nvfp4.convert.checkpoint import read_checkpoint
-    from optistack_quant_nvfp4.convert.input_scales import input_scales, read_calibration
+    from optistack_quant_nvfp4.convert.input_scales import input_scales, read_calibration, unknown_names
     from optistack_quant_nvfp4.convert.plan import make_plan
     from optistack_quant_nvfp4.convert.scope import choose
     from optistack_quant_nvfp4.convert.tensor_file import Reader
@@ -105,6 +109,8 @@ def planned(
     if not weight_only:
         with Reader(checkpoint.files) as reader:
             given = read_calibration(calibration) if calibration else None
+            if given and (unused := unknown_names(checkpoint, given)):
+                note(unused)
             scales = input_scales(checkpoint, chosen, given, reader)
     if form is None:
         kept = next((layer for layer in checkpoint.layers.values() if layer.form == "nvfp4"), None)
