@@ -129,8 +129,9 @@ def input_scales(
     if missing and (result or kept or calibration is not None):
         why = "Some layers have input scales" if result else "The calibration names no layer of the scope"
         why = "The checkpoint's NVFP4 layers have input scales" if kept else why
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise InputError(
-            f"{why}; {missing[0]}{f' and {len(missing) - 1} more' if len(missing) > 1 else ''} would have no input scale.",
+            f"{why}; {missing[0]}{more} would have no input scale.",
             fix="Calibrate them and give --input-scales, or convert weights alone with --weight-only.",
         )
     return result

@@ -119,7 +119,8 @@ def _nothing(checkpoint: Checkpoint, word: str) -> InputError:
         return InputError(
             f"Scope {word} matches no layer that can be packed in {checkpoint.folder}: it stores {whole} as "
             f"{checkpoint.places[whole].dtype} {list(checkpoint.places[whole].shape)}.",
-            fix="Convert a checkpoint that stores each expert's and each layer's matrix by itself.",
+            fix="Give a checkpoint that stores each expert's and each layer's matrix by itself: in one tensor they are "
+            "transposed, interleaved or neither, by the architecture, and engines read NVFP4 by expert.",
         )
     has = {layer.component for layer in checkpoint.layers.values()}
     names = [name for name, component in WORDS.items() if component in has and name not in NO_SCOPE]

@@ -101,7 +101,7 @@ def test_another_conversion_does_not_go_on_with_what_is_left(
     tiny: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, left = tiny("bf16"), tmp_path / ".new.partial"
-    (left / "done").mkdir(parents=True)
+    (left / "checkpoint").mkdir(parents=True)
     (left / "job.json").write_text("{}")
     assert run(["quant-nvfp4", "convert", str(source), str(tmp_path / "new"), "--scope", "linear"]) == 2
     assert "another conversion left unfinished" in capsys.readouterr().err

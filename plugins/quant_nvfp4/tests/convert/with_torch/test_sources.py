@@ -151,6 +151,21 @@ def test_a_value_that_is_not_a_number_is_an_error_that_names_the_layer_and_leave
     assert {one.name for one in tmp_path.iterdir()} == {source.name}
 
 
+def test_a_layer_that_errs_too_much_keeps_the_folder_from_appearing_and_costs_nothing_twice(
+    tiny: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, new = tiny("bf16"), tmp_path / "new"
+    words = ["quant-nvfp4", "convert", str(source), str(new), "--scope", "shared-experts"]
+    assert run([*words, "--min-sqnr-db", "90"]) == 1
+    said = capsys.readouterr().err
+    assert f"{SHARED}." in said and "and 2 more, and at least 90 is asked" in said
+    assert not new.exists()
+    written = tmp_path / ".new.partial" / "checkpoint"
+    before = {one.name: one.stat().st_mtime_ns for one in written.glob("*.safetensors")}
+    assert run(words) == 0, capsys.readouterr().err
+    assert {name: (new / name).stat().st_mtime_ns for name in before} == before
+
+
 def test_the_report_has_every_layer_worst_first(tiny: Make, convert: Make) -> None:
     folder = convert(tiny("bf16"), "--scope", "linear")
     rows = json.loads((folder / "optistack-nvfp4-report.json").read_bytes())["layers"]
