@@ -209,6 +209,25 @@ def test_experts_that_stay_are_excluded_by_one_pattern(tiny: Make) -> None:
     assert fnmatch.fnmatchcase("model.layers.1.mlp.experts", patterns[0])
 
 
+def test_modelopt_names_the_layers_of_each_precision_where_fp8_stays(mixed: Path) -> None:
+    side, inside = metadata.modelopt(plan(mixed, "shared-experts"))
+    assert side["quantization"]["quant_algo"] == inside["quant_algo"] == "MIXED_PRECISION"
+    layers = inside["quantized_layers"]
+    assert layers == side["quantization"]["quantized_layers"]
+    four = {name for name, entry in layers.items() if entry == {"quant_algo": "NVFP4", "group_size": 16}}
+    root = "model.layers.1.mlp"
+    shared = {f"{root}.shared_experts.{name}" for name in ("gate_proj", "up_proj", "gate_up_proj", "down_proj")}
+    assert four == {f"{root}.experts", *shared}
+    assert {name.split(".")[3] for name, entry in layers.items() if entry == {"quant_algo": "FP8"}} == {"self_attn"}
+    assert len(layers) == len(four) + 2 * 6
+    assert not any("self_attn" in name or "expert" in name for name in inside["ignore"])
+
+
+def test_fp8_that_modelopt_has_no_common_word_for_is_refused(tiny: Make) -> None:
+    with pytest.raises(InputError, match=r"stays fp8, which modelopt metadata .* --format compressed-tensors"):
+        plan(tiny("fp8", dense="fp8"), "routed-experts", form="modelopt")
+
+
 def test_compressed_tensors_has_a_group_for_what_stays_int4(tiny: Make) -> None:
     section = metadata.compressed_tensors(plan(tiny("int4"), "shared-experts", form="compressed-tensors"))
     assert section["format"] == "mixed-precision"

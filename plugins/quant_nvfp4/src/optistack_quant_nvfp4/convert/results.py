@@ -63,7 +63,7 @@ def worst_first(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def check_errors(rows: Sequence[Mapping[str, Any]], min_sqnr_db: float, folder: Path) -> None:
-    """CheckFailedError naming the worst of ``rows`` when it is below ``min_sqnr_db``. ``folder`` has what is written."""
+    """CheckFailedError naming the worst of ``rows`` if it is below ``min_sqnr_db``. ``folder`` has what was written."""
     poor = [row for row in worst_first(rows) if row["sqnr_db"] is not None and not row["sqnr_db"] >= min_sqnr_db]
     if poor:
         more = f" and {len(poor) - 1} more" if len(poor) > 1 else ""

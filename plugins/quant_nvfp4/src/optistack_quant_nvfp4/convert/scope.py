@@ -120,7 +120,7 @@ def _nothing(checkpoint: Checkpoint, word: str) -> InputError:
             f"Scope {word} matches no layer that can be packed in {checkpoint.folder}: it stores {whole} as "
             f"{checkpoint.places[whole].dtype} {list(checkpoint.places[whole].shape)}.",
             fix="Give a checkpoint that stores each expert's and each layer's matrix by itself: in one tensor they are "
-            "transposed, interleaved or neither, by the architecture, and engines read NVFP4 by expert.",
+            "transposed, interleaved or neither, which the tensor does not tell.",
         )
     has = {layer.component for layer in checkpoint.layers.values()}
     names = [name for name, component in WORDS.items() if component in has and name not in NO_SCOPE]

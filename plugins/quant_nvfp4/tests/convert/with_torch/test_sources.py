@@ -132,6 +132,17 @@ def test_what_was_written_is_verified_and_a_flipped_bit_is_found(
     assert "lm_head differs from the source's" in capsys.readouterr().err
 
 
+def test_fp8_attention_stays_as_it_is_beside_nvfp4(
+    mixed: Path, convert: Make, tensors: Tensors, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = convert(mixed, "--scope", "shared-experts")
+    old, new = tensors(mixed), tensors(folder)
+    assert all(torch.equal(_raw(tensor), _raw(new[name])) for name, tensor in old.items() if SHARED not in name)
+    assert run(["quant-nvfp4", "verify", str(folder), "--against", str(mixed)]) == 0, capsys.readouterr().err
+    again = recognise(load_model(str(folder)))  # what a plan for this checkpoint sees
+    assert (again.scope, again.method, again.dense, again.weight_only) == ("all-experts", "modelopt", "mixed", False)
+
+
 def test_a_checkpoint_is_no_proof_of_itself(tiny: Make, capsys: pytest.CaptureFixture[str]) -> None:
     source = str(tiny("bf16"))
     assert run(["quant-nvfp4", "verify", source, "--against", source]) == 2
