@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from optistack.apply.start import attached
 from optistack.facts.detect import detect_node
-from optistack.plan.deploy import check_machine, deployment_of
+from optistack.plan.deploy import check_machine, check_plugins, deployment_of
 from optistack_conformance.client import Client
 from optistack_conformance.reference import measure_reference, save_reference
 from optistack_conformance.report import Report
@@ -64,6 +64,7 @@ def claims(whole: Ready, plain: Ready) -> dict[str, Any]:
 def _running(ready: Ready, what: str, progress: Progress) -> Iterator[str]:
     check_machine(ready.plan, detect_node())
     spec = deployment_of(ready.plan, ready.python, ready.engine_env)
+    check_plugins(ready.plan, ready.host, ready.python)
     progress.step(f"Starting {what}")
     with attached(spec, on_progress=lambda now: progress.detail(now.log_line)) as live:
         yield live.deployment.spec.endpoints[0]

@@ -125,6 +125,19 @@ def optistack_front(plan: Plan) -> FrontLaunch | None:
 
 
 @hookspec
+def optistack_before_start(plan: Plan) -> None:
+    """Look once more, just before the engines are started, at what the machine must have for your settings to work.
+
+    A plan may be older than this moment, and made elsewhere: a lock file is applied as it is, and rules that look at
+    the disk or into the engine's environment were evaluated where it was made. Called by whatever starts a plan, once
+    for all of its replicas, with nothing running yet. It changes nothing and is quick. Raise
+    :class:`~optistack.errors.PlanRefusedError`, with the fix, when it cannot work here.
+
+    :param plan: the plan that is about to be started; ``plan.engine.python`` is the engine's on this machine.
+    """
+
+
+@hookspec
 def optistack_probe(plan: Plan, endpoint: Endpoint) -> Sequence[CheckResult]:
     """Check on the running engine that what you promised took effect.
 

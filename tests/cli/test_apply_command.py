@@ -12,12 +12,17 @@ import time
 from collections.abc import Callable
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from optistack import hookimpl
 from optistack.apply.deployment import find, list_deployments
 from optistack.apply.state import Phase
+from optistack.errors import PlanRefusedError
+from optistack.plan.plan import Plan
+from optistack.plugin import Domain, PluginInfo
 
 Optistack = Callable[..., Any]
 
@@ -200,6 +205,36 @@ def test_a_lock_is_applied_as_it_is(
     assert ran.code == 0, ran.err
     locked = json.loads((home / "a.json").read_text())["hash"]
     assert ran.json["receipts"][0]["plan_hash"] == locked
+
+
+def test_a_plugin_looks_at_the_machine_before_the_start_also_of_a_lock(
+    optistack: Optistack, small: Any, install: Callable[..., None], home: Path
+) -> None:
+    looker = ModuleType("looker")
+    seen: list[str | None] = []
+
+    @hookimpl
+    def optistack_plugin() -> PluginInfo:
+        return PluginInfo(name="looker", domain=Domain.CACHE, version="1.0", summary="Looks.")
+
+    @hookimpl
+    def optistack_before_start(plan: Plan) -> None:
+        seen.append(plan.engine.python)
+        if len(seen) > 1:
+            raise PlanRefusedError("The disk is gone.", fix="Plug it in.")
+
+    vars(looker).update(optistack_plugin=optistack_plugin, optistack_before_start=optistack_before_start)
+    install(looker=looker)
+    stack = home / "optistack.yaml"
+    stack.write_text(stack.read_text().replace("eight:", "looker:"))
+    assert optistack("plan", "--lock", "a.json").code == 0
+    assert seen == []
+    assert optistack("apply", "--no-verify").code == 0
+    assert optistack("down").code == 0
+    ran = optistack("apply", "--lock", "a.json")
+    assert (ran.code, seen) == (2, [sys.executable] * 2)
+    assert "The disk is gone." in ran.err and "Plug it in." in ran.err
+    assert optistack("status", "--json").json == {"deployments": []}
 
 
 def test_a_lock_for_another_checkpoint_or_engine_is_refused(

@@ -63,7 +63,7 @@ def apply(
     from optistack.cli.receipts import failure
     from optistack.errors import CheckFailedError
     from optistack.facts.detect import detect_node
-    from optistack.plan.deploy import check_machine, check_weights, deployment_of
+    from optistack.plan.deploy import check_machine, check_plugins, check_weights, deployment_of
     from optistack.preflight import require_as_planned
 
     chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting, engine_arg)
@@ -79,6 +79,7 @@ def apply(
         check_machine(plan, detect_node())
         check_weights(plan)
         spec = deployment_of(plan, ready.python, ready.engine_env)
+        check_plugins(plan, ready.host, ready.python)
         progress.step(f"Starting {plan.engine.backend} {plan.engine.version}")
         with attached(spec, on_progress=lambda now: progress.detail(now.log_line)) as live:
             receipts: list[Receipt] = []

@@ -15,6 +15,7 @@ from optistack.apply.ports import free_port
 from optistack.engines.recipes import RECIPES
 from optistack.errors import InputError, PlanRefusedError
 from optistack.facts.node import NodeFacts
+from optistack.host import Host
 from optistack.launch import FrontLaunch, Launch, Place
 from optistack.plan.front import process_name
 from optistack.plan.plan import Plan
@@ -90,6 +91,17 @@ def check_weights(plan: Plan) -> None:
             f"The checkpoint folder {folder} has a config and no weights: it can be planned and not started.",
             fix="Give the folder of the whole checkpoint.",
         )
+
+
+def check_plugins(plan: Plan, host: Host, python: str | None) -> None:
+    """Ask every plugin of ``plan`` whether it can be started here, with the engine of ``python``.
+
+    PlanRefusedError, as the first plugin that refuses says.
+    """
+    engine = plan.engine.model_copy(update={"installed": python is not None, "python": python})
+    here = plan.model_copy(update={"engine": engine})
+    for plugin in host.select(use.name for use in plan.plugins):
+        host.call(plugin, "optistack_before_start", type(None), plan=here)
 
 
 def _replica(plan: Plan, launch: Launch, python: str, port: int, engine_env: Mapping[str, str]) -> ProcessSpec:

@@ -48,6 +48,9 @@ def test_sglang(tmp_path: Path) -> None:
         "another checkpoint of the same name",
     )
     assert {mixtures[name] for name in unguarded} == {"wrong kv"}
+    two = says["two engines"]
+    assert (two["outcomes"], two["left in the end, read by a third"]) == (["kv", "miss"], ["kv"])
+    assert (two["files removed the while"], two["temporary files left"]) == ("some", 0)
     assert says["prefetch"] == {"thread": "goes on", "damaged": 0, "next": 1}
 
     with open_folder(tmp_path) as folder:  # and the commands see these very files
@@ -65,6 +68,10 @@ def test_vllm(tmp_path: Path) -> None:
     assert damage["one bit flipped"] == "wrong kv"
     assert (mixtures["another KV dtype"], mixtures["another model name"]) == ("miss", "miss")
     assert mixtures["another checkpoint, layout or scales of the same name"].endswith("the other one's kv")
+    two = says["two engines"]
+    assert two["the other's, afterwards"] == two["those that both wrote, read by a third"] == ["kv"]
+    assert set(two["the other's, while it goes on writing"]) <= {"kv", "miss"}
+    assert two["temporary files left"] == 0
 
     with open_folder(tmp_path) as folder:
         found = scan(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plugins.hicache.tests.tier_files import put, sglang_file
 
+import optistack_hicache
+from optistack.errors import PlanRefusedError
 from optistack.facts.node import GIB
+from optistack.host import Host
 from optistack.rules import RuleContext
 from optistack.settings import KVLayout, Serving, Speculation, choose
 from optistack.stack.spec import ParallelSection
@@ -131,6 +135,21 @@ class TestRules:
         assert self.rule(bench, "hicache-storage-folder", installed=False, **options) is None
         good = {"storage": "file", "storage_dir": str(tmp_path / "kv")}
         assert self.rule(bench, "hicache-storage-folder", **good) is None
+
+    def test_what_has_changed_since_the_plan_is_seen_before_the_start(self, bench: Any, tmp_path: Path) -> None:
+        host = Host()
+        plugin = host.register(optistack_hicache, name="hicache")
+        folder = tmp_path / "kv"
+        plan = bench.plan(storage="file", storage_dir=str(folder))  # for an engine that is not on this machine
+        start = partial(host.call, plugin, "optistack_before_start", type(None), plan=plan)
+        assert start() is None
+        folder.write_text("")
+        with pytest.raises(PlanRefusedError, match=f"cannot work here: .*{folder} is a file.*Make room"):
+            start()
+        plan = bench.plan(storage="mooncake")
+        engine = plan.engine.model_copy(update={"installed": True, "python": sys.executable})
+        with pytest.raises(PlanRefusedError, match="needs the package mooncake"):
+            host.call(plugin, "optistack_before_start", type(None), plan=plan.model_copy(update={"engine": engine}))
 
     def test_a_backend_whose_package_is_not_installed(self, bench: Any) -> None:
         assert "needs the package mooncake" in self.rule(bench, "hicache-storage-package", storage="mooncake")

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plugins.hicache.tests.tier_files import NOW_S, page_hash, put, sglang_file, sglang_tier, vllm_tier
+from rich.text import Text
 
 from optistack.errors import InputError
 from optistack_hicache.storage.collect import TURN_S, choose, collect
 from optistack_hicache.storage.folder import open_folder
 from optistack_hicache.storage.names import Holding
 from optistack_hicache.storage.scan import Entry, Scan, scan, total_bytes
+from optistack_hicache.storage.view import gc_view
 
 
 def gc(folder: Path, *, max_bytes: int | None = None, max_age_s: float | None = None) -> int:
@@ -68,10 +70,25 @@ def test_a_file_that_was_used_or_written_anew_meanwhile_stays(tmp_path: Path) ->
         linked.symlink_to(used)
         done = collect(opened, chosen)
     assert [entry.parts[-1] for entry in done.entries] == [idle.name]
-    assert done.busy == 4
+    assert (done.busy, done.busy_bytes, done.gone) == (2, 8192, 2)
+    assert (done.kept, done.kept_bytes) == (2, 8192)  # and so are in the total of what is there
     assert linked.is_symlink()
     assert used.exists()
     assert replaced.exists()
+
+
+def test_removed_kept_and_gone_are_all_that_was_there(tmp_path: Path) -> None:
+    files = sglang_tier(tmp_path, [1000, 2000, 3000, 4000])
+    with open_folder(tmp_path) as opened:
+        chosen = choose(scan(opened), NOW_S, max_bytes=4000)
+        assert (chosen.kept, chosen.kept_bytes, chosen.busy) == (1, 4000, 0)
+        os.utime(files[1], (NOW_S, files[1].stat().st_mtime))
+        done = collect(opened, chosen)
+    assert (len(done.entries), done.kept, done.gone) == (2, 2, 0)
+    assert (done.freed_bytes, done.kept_bytes) == (4000, 6000)
+    assert done.kept_bytes == sum(file.stat().st_size for file in files if file.exists())
+    *_, kept, busy = (line.plain for line in gc_view(done, dry_run=False) if isinstance(line, Text))
+    assert (kept, busy) == ("2 files kept, 5.86 KiB", "of those 1, 1.95 KiB, were used or replaced meanwhile")
 
 
 def test_what_dead_writers_left_goes_and_what_live_ones_write_stays(tmp_path: Path) -> None:
@@ -115,7 +132,7 @@ def test_a_folder_that_becomes_a_link_meanwhile_is_not_followed(tmp_path: Path) 
         inside.rename(victim)
         (tier / "key").rmdir()
         (tier / "key").symlink_to(outside)
-        assert collect(opened, chosen).busy == 1
+        assert collect(opened, chosen).gone == 1
     assert victim.exists()
 
 

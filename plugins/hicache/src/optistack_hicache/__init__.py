@@ -47,6 +47,13 @@ def optistack_rules() -> Sequence[Rule]:
 
 
 @hookimpl
+def optistack_before_start(plan: Plan) -> None:
+    from optistack_hicache.start import before_start
+
+    before_start(plan)
+
+
+@hookimpl
 def optistack_probe(plan: Plan, endpoint: Endpoint) -> Sequence[CheckResult]:
     from optistack_hicache.probe import probe
 

@@ -104,6 +104,8 @@ def gc(
                 "kept": done.kept,
                 "kept_bytes": done.kept_bytes,
                 "busy": done.busy,
+                "busy_bytes": done.busy_bytes,
+                "gone": done.gone,
             }
         )
         return

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from optistack.rules import Evidence, Rule, RuleContext, Severity
 from optistack.versions import at_least
+
+FOLDER_MESSAGE = "The storage tier cannot work here: {detail}."
+FOLDER_FIX = "Make room or give rights there, or set storage_dir (and storage_quota_gib) to what fits."
+PACKAGE_FIX = "Install it in the engine's environment, or use storage: file."
 
 UNSEEN_FLAGS = (
     "--json-model-override-args",
@@ -24,25 +26,15 @@ UNSEEN_FLAGS = (
 
 def _folder(context: RuleContext) -> str | None:
     """Only where the engine is on this machine: a plan for another one says nothing of the folders here."""
-    tier = context.stack.tier(3)
-    if tier is None or not tier.directory.value or not context.engine.installed:
-        return None
-    from optistack_hicache.storage.ready import trouble
+    from optistack_hicache.start import in_the_way
 
-    return trouble(Path(tier.directory.value), tier.capacity_bytes.value)
+    return in_the_way(context.stack) if context.engine.installed else None
 
 
 def _package(context: RuleContext) -> str | None:
-    tiers, engine = context.stack.tiers, context.engine
-    if not engine.installed or engine.python is None:
-        return None
-    from optistack_hicache.storage.ready import missing_package
+    from optistack_hicache.start import lacking
 
-    for tier in tiers:
-        package = missing_package(engine.backend, tier.backend.value or "", engine.python)
-        if package is not None:
-            return f"The {tier.backend.value} tier needs the package {package}, and {engine.python} has none"
-    return None
+    return lacking(context.stack, context.engine)
 
 
 def _damage(context: RuleContext) -> str | None:
@@ -82,8 +74,8 @@ GUARDS = (
         id="hicache-storage-folder",
         severity=Severity.ERROR,
         fires=_folder,
-        message="The storage tier cannot work here: {detail}.",
-        fix="Make room or give rights there, or set storage_dir (and storage_quota_gib) to what fits.",
+        message=FOLDER_MESSAGE,
+        fix=FOLDER_FIX,
         upstream="sglang 0.5.23 mem_cache/hicache_storage.py:787, vllm 0.33 v1/kv_offload/tiering/fs/manager.py",
         evidence=Evidence.OBSERVED,
     ),
@@ -92,7 +84,7 @@ GUARDS = (
         severity=Severity.ERROR,
         fires=_package,
         message="{detail}.",
-        fix="Install it in the engine's environment, or use storage: file.",
+        fix=PACKAGE_FIX,
         upstream="sglang 0.5.23 mem_cache/storage/backend_factory.py",
     ),
     Rule(

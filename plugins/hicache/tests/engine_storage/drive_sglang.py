@@ -6,11 +6,15 @@ empty; ``SMALL_FOLDER`` lies on a file system with less room than a few pages.
 
 from __future__ import annotations
 
+import collections
 import json
+import multiprocessing
 import os
 import queue
+import random
 import sys
 import threading
+import time
 import types
 from pathlib import Path
 
@@ -172,6 +176,46 @@ def prefetch(folder: Path, store: storage.HiCacheFile) -> dict[str, object]:
     }
 
 
+def shared(folder: Path) -> dict[str, object]:
+    """Two engines write and read the same pages in one folder at once, and somebody removes files the while."""
+    folder.mkdir()
+    context = multiprocessing.get_context("fork")
+    ends = [context.Pipe(duplex=False) for _ in range(2)]
+    peers = [context.Process(target=peer, args=(folder, seed, end[1])) for seed, end in enumerate(ends)]
+    for one in peers:
+        one.start()
+    removed, dice = 0, random.Random(2)
+    while any(one.is_alive() for one in peers):
+        for file in dice.sample(files := list(folder.glob("*.bin")), len(files) // 4):
+            file.unlink(missing_ok=True)
+            removed += 1
+        time.sleep(0.01)
+    counts = sum((end.recv() for end, _ in ends), collections.Counter())
+    last = [number for number in SHARED if backend(folder).exists(key(number))]
+    return {
+        "writes by two": counts.pop("written"),
+        "outcomes": sorted(counts),
+        "files removed the while": "some" if removed else "none",
+        "left in the end, read by a third": sorted({outcome(backend(folder), n, page(n).repeat(64)) for n in last}),
+        "temporary files left": len([file for file in folder.iterdir() if file.suffix != ".bin"]),
+    }
+
+
+SHARED = range(40, 52)
+
+
+def peer(folder: Path, seed: int, end: object) -> None:
+    store, dice, counts = backend(folder), random.Random(seed), collections.Counter()
+    pages = {number: page(number).repeat(64) for number in SHARED}
+    for _ in range(2000):
+        number = dice.choice(SHARED)
+        if dice.random() < 0.5:
+            counts["written" if store.set(key(number), pages[number]) else "refused"] += 1
+        else:
+            counts[outcome(store, number, pages[number])] += 1
+    end.send(counts)
+
+
 def full(small: Path) -> dict[str, object]:
     """Pages are written until the disk is full, and everything that was said to be written is read."""
     store = backend(small)
@@ -190,7 +234,8 @@ def full(small: Path) -> dict[str, object]:
 def main() -> None:
     folder = Path(sys.argv[1])
     store = backend(folder)
-    says: dict[str, object] = {"damage": damage(folder, store), "mixtures": mixtures(folder)}
+    two = shared(folder / "shared")  # first: a process is forked before there are threads
+    says: dict[str, object] = {"damage": damage(folder, store), "mixtures": mixtures(folder), "two engines": two}
     says["prefetch"] = prefetch(folder, store)
     if len(sys.argv) > 2:
         says["disk full"] = full(Path(sys.argv[2]))

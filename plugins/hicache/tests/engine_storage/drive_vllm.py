@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import logging
 import mmap
+import multiprocessing
 import os
 import sys
 import time
@@ -121,8 +123,12 @@ def chunk(number: int) -> np.ndarray:
     return np.random.default_rng(number).integers(-128, 127, CHUNK_BYTES, dtype=np.int8)
 
 
+def name_of(number: int) -> str:
+    return f"{hashlib.sha256(str(number).encode()).hexdigest()}.bin"
+
+
 def file_of(folder: Path, number: int) -> Path:
-    return next(folder.rglob(f"{hashlib.sha256(str(number).encode()).hexdigest()}.bin"))
+    return next(folder.rglob(name_of(number)))
 
 
 def flip(file: Path) -> None:
@@ -166,26 +172,71 @@ def mixtures(folder: Path) -> dict[str, str]:
     }
 
 
+def shared(folder: Path) -> dict[str, object]:
+    """Two engines write the same chunks to one folder at once, look for each other's the while, and read them then."""
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(2)
+    ends = [context.Pipe(duplex=False) for _ in range(2)]
+    for number, end in enumerate(ends):
+        context.Process(target=peer, args=(folder, number, barrier, end[1]), daemon=True).start()
+    says = [end.recv() for end, _ in ends]
+    third = Engine(folder)
+    return {
+        "the other's, while it goes on writing": sorted({word for one in says for word in one["meanwhile"]}),
+        "the other's, afterwards": sorted({word for one in says for word in one["afterwards"]}),
+        "those that both wrote, read by a third": sorted({third.load(number) for number in BOTH}),
+        "temporary files left": len(list(folder.rglob("*.tmp"))),
+    }
+
+
+BOTH = range(300, 316)
+
+
+def peer(folder: Path, seat: int, barrier: object, end: object) -> None:
+    engine = Engine(folder)
+    mine, others = (range(316 + 12 * one, 328 + 12 * one) for one in (seat, 1 - seat))
+    barrier.wait()
+    meanwhile = []
+    for both, own, other in itertools.zip_longest(BOTH, mine, list(others)[:4]):
+        engine.store([number for number in (both, own) if number is not None])
+        meanwhile += [engine.load(other)] if other is not None else []
+    barrier.wait()
+    end.send({"meanwhile": meanwhile, "afterwards": [engine.load(number) for number in list(others)[4:]]})
+    barrier.wait()
+    os._exit(0)
+
+
 def full(small: Path) -> dict[str, object]:
     engine = Engine(small)
     numbers = list(range(100, 160))
     for number in numbers:
         engine.store([number])
-    written = [
-        number for number in numbers if list(small.rglob(f"{hashlib.sha256(str(number).encode()).hexdigest()}.bin"))
-    ]
+    written = [number for number in numbers if list(small.rglob(name_of(number)))]
     after = Engine(small)
+    read = sorted({after.load(number) for number in written})
+    left = len(list(small.rglob("*.tmp")))
+    for number in written[-2:]:
+        file_of(small, number).unlink()
+    # Enough of them that host RAM no longer has the first chunks: the engine that met the full disk reads its files.
+    for number in range(200, 260):
+        engine.store([number])
+    refused = [number for number in numbers[:50] if number not in written]
     return {
         "refused": len(numbers) - len(written),
-        "read back": sorted({after.load(number) for number in written}),
-        "temporary files left": len(list(small.rglob("*.tmp"))),
+        "read back": read,
+        "temporary files left": left,
+        "after two are removed, written": sum(bool(list(small.rglob(name_of(n)))) for n in range(200, 260)),
+        "read by the engine that went on": sorted({engine.load(number) for number in written[:8]}),
+        "refused ones, asked of it": sorted({engine.load(number) for number in refused}),
     }
 
 
 def main() -> None:
     logging.disable(logging.CRITICAL)
     folder = Path(sys.argv[1])
+    two = shared(folder / "shared")  # first: processes are forked before there are threads
     says: dict[str, object] = {"damage": damage(folder / "damage"), "mixtures": mixtures(folder / "mixtures")}
+    says["two engines"] = two
     if len(sys.argv) > 2:
         says["disk full"] = full(Path(sys.argv[2]))
     print(json.dumps(says, indent=1), flush=True)

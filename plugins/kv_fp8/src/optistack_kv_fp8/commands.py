@@ -45,37 +45,40 @@ def calibrate(
     """
     if method not in METHODS:
         raise InputError(f"There is no method {method!r}.", fix=f"Use {', '.join(METHODS)}.")
-    if out.exists() or out.is_symlink():
-        raise InputError(f"{out} exists.", fix="Give another --out, or remove it.")
-    _need_calibration()
-    import torch
-
     from optistack.stack.references import resolve_checkpoint
-    from optistack_kv_fp8.calibration.prompts import read_prompts
-    from optistack_kv_fp8.calibration.run import load, observe
-    from optistack_kv_fp8.calibration.write import scale_names, tensor_files, with_kv_scheme, write
+    from optistack_kv_fp8.calibration.folder import check_out, working_folder
 
     folder = Path(resolve_checkpoint(checkpoint, Path.cwd()))
     if not (folder / "config.json").is_file():
         raise InputError(f"{checkpoint} is no checkpoint's folder.", fix="Give a folder with a config.json.")
-    texts = read_prompts(prompts)
+    check_out(folder, out)
+    _need_calibration()
     import json as json_module
 
+    import torch
+
+    from optistack_kv_fp8.calibration.prompts import read_prompts
+    from optistack_kv_fp8.calibration.run import load, observe
+    from optistack_kv_fp8.calibration.write import check_unscaled, scale_names, tensor_files, with_kv_scheme, write
+
+    texts = read_prompts(prompts)
     with_kv_scheme(json_module.loads((folder / "config.json").read_text(encoding="utf-8")), per_head=per_head)
     files = tensor_files(folder)
-    model, tokenizer = load(folder, device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    check_unscaled(files)
 
     def progress(done: int) -> None:
         print(f"{done} of {len(texts)} prompts", file=sys.stderr)
 
-    seen = observe(model, tokenizer, texts, new_tokens=new_tokens, per_head=per_head, seed=seed, progress=progress)
-    scale_names(files, sorted(seen.kv.layers))
-    scales = {
-        layer: (key.scales(method, percentile), value.scales(method, percentile))  # type: ignore[arg-type]  # checked above
-        for layer, (key, value) in seen.kv.layers.items()
-    }
-    report = _report(seen, scales, method)
-    write(folder, out, scales, seen.input_amax, per_head=per_head and not seen.mla, ranks=ranks, report=report)
+    with working_folder(folder, out) as part:  # before the model runs, which takes long
+        model, tokenizer = load(folder, device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        seen = observe(model, tokenizer, texts, new_tokens=new_tokens, per_head=per_head, seed=seed, progress=progress)
+        scale_names(files, sorted(seen.kv.layers))
+        scales = {
+            layer: (key.scales(method, percentile), value.scales(method, percentile))  # type: ignore[arg-type]  # checked above
+            for layer, (key, value) in seen.kv.layers.items()
+        }
+        report = _report(seen, scales, method)
+        write(folder, part, scales, seen.input_amax, per_head=per_head and not seen.mla, ranks=ranks, report=report)
     if json:
         print(json_module.dumps(report, indent=2))
         return

@@ -11,13 +11,15 @@ from safetensors import safe_open
 from optistack.errors import InputError
 from optistack.facts import load_model
 from optistack_kv_fp8.calibration import write as writing
+from optistack_kv_fp8.calibration.folder import working_folder
 
 SCALES = {0: (torch.tensor([0.5, 0.25]), torch.tensor([2.0, 1.0])), 1: (torch.tensor([3.0]), torch.tensor([4.0]))}
 
 
 def write(source: Path, out: Path, **changes: Any) -> None:
     plain: dict[str, Any] = {"per_head": False, "ranks": 2, "report": {"method": "amax"}}
-    writing.write(source, out, SCALES, {"model.layers.0.mlp.up_proj": 1.5}, **{**plain, **changes})
+    with working_folder(source, out) as part:
+        writing.write(source, part, SCALES, {"model.layers.0.mlp.up_proj": 1.5}, **{**plain, **changes})
 
 
 @pytest.mark.parametrize("kind", ["llama", "deepseek"])
@@ -88,6 +90,13 @@ def test_nothing_is_left_of_a_write_that_fails(llama: Path, tmp_path: Path, monk
     with pytest.raises(OSError, match="no space"):
         write(llama, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_scales_in_a_shard_are_found_by_name_whatever_the_metadata_says() -> None:
+    weight = {"model.layers.0.self_attn.k_proj.weight": "model-00001.safetensors"}
+    writing.check_unscaled(weight)
+    with pytest.raises(InputError, match=r"has KV scales already: .*v_proj\.v_scale in model-00002\.safetensors"):
+        writing.check_unscaled({**weight, "model.layers.0.self_attn.v_proj.v_scale": "model-00002.safetensors"})
 
 
 def test_what_has_no_place_for_scales_is_refused(llama: Path, tmp_path: Path) -> None:

@@ -154,6 +154,28 @@ def write_checkpoint(folder: Path, tensors: dict[str, Entry], config: dict[str, 
     return folder
 
 
+def attention_in_fp8(tensors: dict[str, Entry]) -> None:
+    """ModelOpt's FP8 for the attention of both layers: one scale for the values and one for the inputs."""
+    for name in [name for name in tensors if ".self_attn." in name and "norm" not in name]:
+        module, (_, shape, _) = name.removesuffix(".weight"), tensors[name]
+        tensors[name] = ("F8_E4M3", shape, bytes(i % 120 for i in range(shape[0] * shape[1])))
+        tensors[f"{module}.weight_scale"] = ("F32", (), struct.pack("<f", 0.003))
+        tensors[f"{module}.input_scale"] = ("F32", (), struct.pack("<f", 0.02))
+
+
+@pytest.fixture
+def mixed(tiny: Callable[..., Path]) -> Path:
+    """ModelOpt's MIXED_PRECISION: NVFP4 experts, FP8 attention, the rest BF16."""
+    folder = tiny("nvfp4", change=attention_in_fp8)
+    entries: dict[str, dict[str, Any]] = {"model.layers.1.mlp.experts": {"quant_algo": "NVFP4", "group_size": 16}}
+    for layer in range(2):
+        for name in ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"):
+            entries[f"model.layers.{layer}.self_attn.{name}"] = {"quant_algo": "FP8"}
+    side = {"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": None, "quantized_layers": entries}
+    (folder / "hf_quant_config.json").write_text(json.dumps({"quantization": side}))
+    return folder
+
+
 @pytest.fixture
 def tiny(tmp_path: Path) -> Callable[..., Path]:
     """``tiny(experts, dense="bf16", files=3, change=...)``: a checkpoint; ``change`` edits its tensors first."""

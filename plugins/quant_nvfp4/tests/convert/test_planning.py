@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import fnmatch
 import json
 import re
@@ -19,6 +20,7 @@ from optistack_quant_nvfp4.commands.convert import planned
 from optistack_quant_nvfp4.convert import metadata
 from optistack_quant_nvfp4.convert.input_scales import SAME_INPUT, STAND_IN
 from optistack_quant_nvfp4.convert.plan import Plan
+from optistack_quant_nvfp4.convert.scope import SCOPES
 from optistack_quant_nvfp4.convert.sizes import sizes
 from optistack_quant_nvfp4.convert.tensor_file import Outline, lay_out, places_in
 
@@ -65,6 +67,27 @@ def test_what_is_never_converted_by_itself_is_converted_when_asked_for(tiny: Mak
     assert "lm_head" in plan(tiny("bf16"), "head", "dense-mlp").chosen
 
 
+def test_the_vision_tower_is_its_matrices(tiny: Make) -> None:
+    def see(tensors: dict[str, Any]) -> None:
+        tensors["vision_tower.blocks.0.mlp.fc0.weight"] = ("BF16", (32, 64), bytes(2 * 32 * 64))
+        tensors["vision_tower.blocks.0.norm0.weight"] = ("BF16", (64,), bytes(2 * 64))
+
+    assert set(plan(tiny("bf16", change=see), "vision").chosen) == {"vision_tower.blocks.0.mlp.fc0"}
+
+
+@pytest.mark.parametrize("word", SCOPES)
+def test_every_word_that_is_offered_can_be_used(tiny: Make, word: str) -> None:
+    def more(tensors: dict[str, Any]) -> None:
+        tensors["vision_tower.blocks.0.mlp.fc0.weight"] = ("BF16", (32, 64), bytes(2 * 32 * 64))
+        for name in ("gate", "up", "down"):
+            tensors[f"model.layers.2.mlp.{name}_proj.weight"] = ("BF16", (64, 64), bytes(2 * 64 * 64))
+
+    folder = tiny("bf16", change=more)
+    config = json.loads((folder / "config.json").read_bytes())
+    (folder / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 1}))
+    assert plan(folder, word).chosen
+
+
 @pytest.mark.parametrize(
     ("scope", "exclude", "says"),
     [
@@ -72,7 +95,9 @@ def test_what_is_never_converted_by_itself_is_converted_when_asked_for(tiny: Mak
         (["draft"], [], "It has: routed-experts, shared-experts, dense-mlp, attention"),
         (["*.mlp.expert.*"], [], "Did you mean 'model.layers.*.mlp.experts.*"),
         (["linear"], ["*.nothing"], "--exclude *.nothing matches no layer"),
-        (["norms"], [], "norm, which is ["),
+        (["norms"], [], "'norms' is no scope: norms are vectors"),
+        (["other"], [], "'other' is no scope: it is whatever belongs to no component"),
+        (["*norm"], [], "norm, which is ["),
         (["*.gate_proj"], [], "up_proj as one layer, and only the first is in the scope"),
         (["dense-mlp"], ["*"], "is excluded"),
     ],
@@ -98,7 +123,7 @@ def test_experts_in_one_tensor_are_refused_with_its_shape(tiny: Make) -> None:
             del tensors[name]
         tensors["model.layers.1.mlp.experts.gate_up_proj"] = ("BF16", (4, 128, 128), bytes(4 * 128 * 128 * 2))
 
-    with pytest.raises(InputError, match=r"mlp\.experts\.gate_up_proj as BF16 \[4, 128, 128\]"):
+    with pytest.raises(InputError, match=r"gate_up_proj as BF16 \[4, 128, 128\].*each expert's.*by itself"):
         plan(tiny("bf16", change=fuse), "routed-experts")
 
 
@@ -132,8 +157,32 @@ def test_a_calibration_gives_fused_layers_the_larger_input(tiny: Make, tmp_path:
     assert [round(scales[f"{root}.{name}_proj"].scale, 6) for name in ("gate", "up", "down")] == [1.0, 1.0, 0.01]
 
 
+def test_names_of_a_calibration_that_are_no_layers_are_said(
+    tiny: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, folder, root = tmp_path / "inputs.json", tiny("bf16"), "model.layers.0.mlp"
+    known = {f"{root}.{name}_proj": 1.0 for name in ("gate", "up", "down")}
+    file.write_text(json.dumps({**known, f"{root}.gate": 1.0, "elsewhere.fc": 1.0}))
+    assert len(plan(folder, "dense-mlp", calibration=file).scales) == 3
+    assert "Input scales of elsewhere.fc and 1 more are not used" in capsys.readouterr().err
+    file.write_text(json.dumps({f"{root}.gate_prj": 1.0}))
+    with pytest.raises(
+        InputError, match=r"of no layer of .*gate_prj.*Did you mean 'model\.layers\.\*\.mlp\.gate_proj'"
+    ):
+        plan(folder, "dense-mlp", calibration=file)
+    file.write_text(json.dumps({"lm_head": 1.0}))
+    with pytest.raises(InputError, match="names no layer of the scope; .*_proj and 2 more"):
+        plan(folder, "dense-mlp", calibration=file)
+
+
+@pytest.mark.parametrize("name", ["nothing.json", "nothing.safetensors", "."])
+def test_a_calibration_that_is_not_there_is_said_to_be(tiny: Make, tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=r"There is no file .* of input scales\. Give --input-scales what"):
+        plan(tiny("bf16"), "dense-mlp", calibration=tmp_path / name)
+
+
 def test_a_layer_without_an_input_scale_among_others_that_have_one_is_refused(tiny: Make) -> None:
-    with pytest.raises(InputError, match=r"_proj and \d+ more would have none"):
+    with pytest.raises(InputError, match=r"_proj and \d+ more would have no input scale"):
         plan(tiny("nvfp4"), "attention")
 
 
@@ -158,6 +207,25 @@ def test_experts_that_stay_are_excluded_by_one_pattern(tiny: Make) -> None:
     patterns = [one for one in side["quantization"]["exclude_modules"] if ".experts" in one]
     assert patterns == ["model.layers.1.mlp.experts*"]
     assert fnmatch.fnmatchcase("model.layers.1.mlp.experts", patterns[0])
+
+
+def test_modelopt_names_the_layers_of_each_precision_where_fp8_stays(mixed: Path) -> None:
+    side, inside = metadata.modelopt(plan(mixed, "shared-experts"))
+    assert side["quantization"]["quant_algo"] == inside["quant_algo"] == "MIXED_PRECISION"
+    layers = inside["quantized_layers"]
+    assert layers == side["quantization"]["quantized_layers"]
+    four = {name for name, entry in layers.items() if entry == {"quant_algo": "NVFP4", "group_size": 16}}
+    root = "model.layers.1.mlp"
+    shared = {f"{root}.shared_experts.{name}" for name in ("gate_proj", "up_proj", "gate_up_proj", "down_proj")}
+    assert four == {f"{root}.experts", *shared}
+    assert {name.split(".")[3] for name, entry in layers.items() if entry == {"quant_algo": "FP8"}} == {"self_attn"}
+    assert len(layers) == len(four) + 2 * 6
+    assert not any("self_attn" in name or "expert" in name for name in inside["ignore"])
+
+
+def test_fp8_that_modelopt_has_no_common_word_for_is_refused(tiny: Make) -> None:
+    with pytest.raises(InputError, match=r"stays fp8, which modelopt metadata .* --format compressed-tensors"):
+        plan(tiny("fp8", dense="fp8"), "routed-experts", form="modelopt")
 
 
 def test_compressed_tensors_has_a_group_for_what_stays_int4(tiny: Make) -> None:
@@ -234,6 +302,27 @@ def test_a_dry_run_shows_bytes_before_and_after_and_writes_nothing(
     assert shown["input_scales"] == {SAME_INPUT: 2, STAND_IN: 1}
     assert {one["component"] for one in shown["components"] if one["converted"]} == {"shared-experts"}
     assert {one.name for one in folder.parent.iterdir()} == {folder.name}
+
+
+def test_what_a_kill_after_the_last_step_left_behind_is_said_and_taken_away(
+    tiny: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, folder = tiny("bf16"), tiny("int4")
+    left = folder.parent / f".{folder.name}.partial"
+    (left / "done").mkdir(parents=True)
+    (left / "job.json").write_text("{}")
+    assert run("inspect", str(folder)) == 0
+    assert f"{left} is what the conversion left behind" in " ".join(capsys.readouterr().err.split())
+    words = ["convert", str(source), str(folder), "--scope", "linear"]
+    assert run(*words, "--dry-run") == 2
+    assert left.is_dir()
+    with (left / "lock").open("a") as lock:  # the conversion is at its last step now
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert run(*words) == 2
+        assert left.is_dir()
+    assert run(*words) == 2
+    assert f"is whole; its conversion was ended before {left.name}" in capsys.readouterr().err
+    assert not left.exists()
 
 
 def test_inspect_tells_precisions_by_the_headers(tiny: Make, capsys: pytest.CaptureFixture[str]) -> None:

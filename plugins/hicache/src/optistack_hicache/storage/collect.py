@@ -24,13 +24,16 @@ LEFTOVER_S = 3600.0
 
 @dataclass
 class Collected:
-    """``entries`` unlinked, or to be unlinked; ``kept_bytes`` of the rest; ``busy`` used or replaced meanwhile."""
+    """``entries`` unlinked, or to be unlinked; ``kept``, ``kept_bytes`` the KV files that are there afterwards, and of
+    those ``busy``, ``busy_bytes`` that should have gone and were used or replaced meanwhile; ``gone``, by others."""
 
     entries: list[Entry] = field(default_factory=list)
     leftovers: list[Entry] = field(default_factory=list)
     kept: int = 0
     kept_bytes: int = 0
     busy: int = 0
+    busy_bytes: int = 0
+    gone: int = 0
 
     @property
     def freed_bytes(self) -> int:
@@ -54,14 +57,27 @@ def choose(found: Scan, now_s: float, *, max_bytes: int | None = None, max_age_s
 
 def collect(folder: Folder, chosen: Collected) -> Collected:
     """Unlink what was chosen, but for files that were used or replaced since they were looked at."""
-    done = Collected(kept=chosen.kept, kept_bytes=chosen.kept_bytes)
+    done = Collected()
     for entry in chosen.entries:
         if remove(folder, entry):
             done.entries.append(entry)
+        elif (size_bytes := _size_bytes(folder, entry)) is None:
+            done.gone += 1
         else:
-            done.busy += 1
+            done.busy, done.busy_bytes = done.busy + 1, done.busy_bytes + size_bytes
+    done.kept, done.kept_bytes = chosen.kept + done.busy, chosen.kept_bytes + done.busy_bytes
     done.leftovers = [entry for entry in chosen.leftovers if remove(folder, entry)]
     return done
+
+
+def _size_bytes(folder: Folder, entry: Entry) -> int | None:
+    """What ``entry`` takes now; None where no such file is there any more."""
+    try:
+        return folder.stat(entry.parts).st_size
+    except OSError as error:
+        if error.errno in GONE:
+            return None
+        raise
 
 
 def remove(folder: Folder, entry: Entry, *, even_if_used: bool = False) -> bool:

@@ -55,7 +55,9 @@ def gc_view(done: Collected, *, dry_run: bool) -> Iterator[RenderableType]:
         yield Text(f"{len(done.leftovers):,} temporary files of writers that died {verb}")
     yield Text(f"{done.kept:,} files kept, {bytes_word(done.kept_bytes)}")
     if done.busy:
-        yield Text(f"{done.busy:,} files stayed: they were used or replaced meanwhile")
+        yield Text(f"of those {done.busy:,}, {bytes_word(done.busy_bytes)}, were used or replaced meanwhile")
+    if done.gone:
+        yield Text(f"{done.gone:,} files were removed by somebody else meanwhile")
 
 
 def verify_view(result: Verified, *, shown: int) -> Iterator[RenderableType]:

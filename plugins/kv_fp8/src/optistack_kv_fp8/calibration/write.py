@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from optistack.errors import InputError
+from optistack.facts.tensors import has_kv_scales
 
 SCALES_FILE = "model-kv-scales.safetensors"
 SGLANG_FILE = "kv-scales.sglang.json"
@@ -54,6 +54,17 @@ def tensor_files(folder: Path) -> dict[str, str]:
     return {name: file.name for file in files for name in _header(file) if name != "__metadata__"}
 
 
+def check_unscaled(tensors: Mapping[str, str]) -> None:
+    """InputError when one of ``tensors`` is a KV scale, whatever the metadata says: a second one of the same name would
+    be read or not by the order of the files."""
+    found = next((name for name in tensors if has_kv_scales([name])), None)
+    if found is not None:
+        raise InputError(
+            f"The checkpoint has KV scales already: {found} in {tensors[found]}.",
+            fix="Calibrate the checkpoint that it was made from.",
+        )
+
+
 def with_kv_scheme(config: dict[str, Any], *, per_head: bool) -> dict[str, Any]:
     """``config.json`` that makes engines look for KV scales. InputError for a quantization with no place for them,
     and for one with KV scales already: transformers then makes scales of its own, and K and V come out wrong."""
@@ -78,7 +89,7 @@ def with_kv_scheme(config: dict[str, Any], *, per_head: bool) -> dict[str, Any]:
 
 def write(
     source: Path,
-    out: Path,
+    part: Path,
     scales: Mapping[int, tuple[torch.Tensor, torch.Tensor]],
     input_amax: Mapping[str, float],
     *,
@@ -86,13 +97,10 @@ def write(
     ranks: int,
     report: Mapping[str, Any],
 ) -> None:
-    """Write ``out``: the files of ``source`` (hard links, or links where it is on another disk), the scales, an index
-    that has them, ``config.json``, SGLang's file of scales for ``ranks`` ranks, input amax, and the report.
-
-    It appears whole or not at all. Raises InputError.
+    """Write into the empty folder ``part``: the files of ``source`` (hard links, or links where it is on another disk),
+    the scales, an index that has them, ``config.json``, SGLang's file of scales for ``ranks`` ranks, input amax, and
+    the report. Raises InputError.
     """
-    if out.exists():
-        raise InputError(f"{out} exists.", fix="Give another --out, or remove it.")
     config = with_kv_scheme(json.loads((source / "config.json").read_text(encoding="utf-8")), per_head=per_head)
     files = tensor_files(source)
     names = scale_names(files, sorted(scales))
@@ -101,25 +109,16 @@ def write(
         for name, scale in zip(names[layer], pair, strict=True):
             # One scale is a scalar; a scale for each head is [heads, 1, 1], as llm-compressor writes it.
             tensors[name] = scale.reshape(-1, 1, 1).clone() if per_head else scale.max().reshape(()).clone()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(f".{out.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
-    try:
-        _link(source, part)
-        save_file(tensors, part / SCALES_FILE, metadata={"format": "pt"})
-        _json(part / "config.json", config)
-        (part / SCALES_FILE).chmod(0o644)
-        added_bytes = 4 * sum(scale.numel() for scale in tensors.values())
-        _index(source, part, {**files, **dict.fromkeys(tensors, SCALES_FILE)}, added_bytes)
-        _sidecar(source, part)
-        _json(part / SGLANG_FILE, _for_sglang(config, scales, ranks))
-        _json(part / INPUT_FILE, dict(sorted(input_amax.items())))
-        _json(part / REPORT_FILE, dict(report))
-        part.rename(out)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
+    _link(source, part)
+    save_file(tensors, part / SCALES_FILE, metadata={"format": "pt"})
+    (part / SCALES_FILE).chmod(0o644)
+    _json(part / "config.json", config)
+    added_bytes = 4 * sum(scale.numel() for scale in tensors.values())
+    _index(source, part, {**files, **dict.fromkeys(tensors, SCALES_FILE)}, added_bytes)
+    _sidecar(source, part)
+    _json(part / SGLANG_FILE, _for_sglang(config, scales, ranks))
+    _json(part / INPUT_FILE, dict(sorted(input_amax.items())))
+    _json(part / REPORT_FILE, dict(report))
 
 
 def _link(source: Path, part: Path) -> None:

@@ -14,6 +14,9 @@ from optistack.errors import InputError
 
 app = new_app("Convert a checkpoint to NVFP4, look at one, and compare it with what it was made from.")
 
+MIN_SQNR_DB = 10.0
+"""Half of what NVFP4 gives Gaussian weights: whatever is below has a wrong scale, or values that NVFP4 cannot hold."""
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from optistack_quant_nvfp4.commands.app import (
+    MIN_SQNR_DB,
     DeviceOption,
     JsonOption,
     app,
@@ -48,6 +49,9 @@ def convert(
     rest: Annotated[
         Rest, typer.Option(help="FP8 and INT4 layers outside of the scope: as they are, or BF16.")
     ] = "keep",
+    min_sqnr_db: Annotated[
+        float, typer.Option(help="A layer below this is wrong, and the folder does not appear.")
+    ] = MIN_SQNR_DB,
     device: DeviceOption = "cpu",
     workers: Annotated[int | None, typer.Option(min=1, max=32, help="Threads. Default: one a core.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")] = False,
@@ -57,10 +61,13 @@ def convert(
 
     Stopped or killed, the same command goes on where it was. The folder appears when it is whole and read back.
     """
-    from optistack_quant_nvfp4.convert.job import Job, check_destination
+    from optistack.cli.screen import note
+    from optistack_quant_nvfp4.convert.job import Job, check_destination, left_behind
     from optistack_quant_nvfp4.convert.results import metadata_of
 
     folder = checkpoint_folder(source)
+    if (left := left_behind(destination, remove=not dry_run)) is not None:
+        note(f"{destination} is whole; its conversion was ended before {left.name} beside it was taken away.")
     check_destination(folder, destination)
     plan = planned(folder, scope, exclude or [], format, method, input_scales, weight_only=weight_only, rest=rest)
     metadata_of(plan)  # what the engines could not be told is refused before anything is written
@@ -73,7 +80,7 @@ def convert(
     from optistack_quant_nvfp4.convert.results import recipe_of
 
     recipe = recipe_of(plan, scope, exclude or [], rest, NORMALISATION[method])
-    rows, took_s = _run(plan, job, recipe, device, workers)
+    rows, took_s = _run(plan, job, recipe, device, workers, min_sqnr_db)
     _show(plan, job, {"recipe": recipe, "layers": rows, "took_s": round(took_s, 1)}, as_json=json)
 
 
@@ -88,10 +95,14 @@ def planned(
     weight_only: bool,
     rest: Rest,
 ) -> Plan:
-    """The conversion that the options describe. InputError when it cannot be."""
+    """The conversion that the options describe. InputError when it cannot be.
+
+    What of ``calibration`` is of no use is told on stderr.
+    """
+    from optistack.cli.screen import note
     from optistack.errors import InputError
     from optistack_quant_nvfp4.convert.checkpoint import read_checkpoint
-    from optistack_quant_nvfp4.convert.input_scales import input_scales, read_calibration
+    from optistack_quant_nvfp4.convert.input_scales import input_scales, read_calibration, unknown_names
     from optistack_quant_nvfp4.convert.plan import make_plan
     from optistack_quant_nvfp4.convert.scope import choose
     from optistack_quant_nvfp4.convert.tensor_file import Reader
@@ -105,6 +116,8 @@ def planned(
     if not weight_only:
         with Reader(checkpoint.files) as reader:
             given = read_calibration(calibration) if calibration else None
+            if given and (unused := unknown_names(checkpoint, given)):
+                note(unused)
             scales = input_scales(checkpoint, chosen, given, reader)
     if form is None:
         kept = next((layer for layer in checkpoint.layers.values() if layer.form == "nvfp4"), None)
@@ -113,13 +126,16 @@ def planned(
 
 
 def _run(
-    plan: Plan, job: Job, recipe: dict[str, Any], device: str, workers: int | None
+    plan: Plan, job: Job, recipe: dict[str, Any], device: str, workers: int | None, min_sqnr_db: float
 ) -> tuple[list[dict[str, Any]], float]:
-    """Write the checkpoint; the rows of its report, worst first, and the seconds that it took."""
+    """Write the checkpoint; the rows of its report, worst first, and the seconds that it took.
+
+    CheckFailedError when a layer errs more than ``min_sqnr_db`` allows. What was written stays in the working folder.
+    """
     import time
 
     from optistack.cli.screen import ScreenProgress
-    from optistack_quant_nvfp4.convert.results import other_bytes, worst_first, write_results
+    from optistack_quant_nvfp4.convert.results import check_errors, other_bytes, worst_first, write_results
     from optistack_quant_nvfp4.convert.run import Runner, default_workers
 
     started = time.monotonic()
@@ -130,6 +146,7 @@ def _run(
         again = f", {resumed} of them finished before" if resumed else ""
         progress.step(f"Converting {len(plan.chosen)} layers in {len(plan.files)} files with {threads} threads{again}")
         rows = Runner(plan, job, where, threads, progress.detail).run()
+        check_errors(rows, min_sqnr_db, job.folder)
         progress.step(f"Writing metadata and report of {job.destination}")
         write_results(plan, job.checkpoint, recipe, rows)
         job.publish()

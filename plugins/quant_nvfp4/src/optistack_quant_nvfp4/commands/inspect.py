@@ -15,9 +15,10 @@ def inspect(
     checkpoint: Annotated[str, typer.Argument(metavar="CKPT", help="A folder or cache:NAME.")], json: JsonOption = False
 ) -> None:
     """Say what is quantized in a checkpoint and how, by its headers, and by its recipe where it has one."""
-    from optistack.cli.screen import print_json, show
+    from optistack.cli.screen import note, print_json, show
     from optistack_quant_nvfp4.checkpoint import describe, is_weight_only
     from optistack_quant_nvfp4.convert.checkpoint import read_checkpoint
+    from optistack_quant_nvfp4.convert.job import left_behind
     from optistack_quant_nvfp4.convert.parts import part_table, parts
     from optistack_quant_nvfp4.convert.results import RECIPE
 
@@ -28,6 +29,7 @@ def inspect(
     nvfp4 = [layer for layer in found.layers.values() if layer.form == "nvfp4"]
     activations = ("w4a16" if is_weight_only(quantization) else "w4a4") if nvfp4 else None
     rows = parts(found)
+    left = left_behind(found.folder)
     document = {
         "checkpoint": str(found.folder),
         "summary": describe(found.facts),
@@ -36,6 +38,7 @@ def inspect(
         "components": rows,
         "largest_tensor_bytes": found.tensor_bytes(),
         "recipe": recipe,
+        "left_behind": str(left) if left else None,
     }
     if json:
         print_json(document)
@@ -45,3 +48,5 @@ def inspect(
     if recipe is not None:
         known = {key: value for key, value in recipe.items() if value not in ([], {}, None)}
         show("recipe: " + json_module.dumps(known, ensure_ascii=False))
+    if left is not None:
+        note(f"{left} is what the conversion left behind when it was ended after its last step; it can be deleted.")

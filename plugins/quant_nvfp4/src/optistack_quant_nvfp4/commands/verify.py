@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from optistack_quant_nvfp4.commands.app import (
+    MIN_SQNR_DB,
     DeviceOption,
     JsonOption,
     app,
@@ -22,7 +23,7 @@ def verify(
     against: Annotated[str, typer.Option(metavar="SRC", help="What it was made from.")],
     min_sqnr_db: Annotated[
         float, typer.Option(help="A layer below this is wrong; a wrong scale gives about 0.")
-    ] = 10.0,
+    ] = MIN_SQNR_DB,
     device: DeviceOption = "cpu",
     json: JsonOption = False,
 ) -> None:

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from optistack.errors import InputError
+from optistack.errors import InputError, nearest
 from optistack.facts.configuration import read_json
 from optistack_quant_nvfp4.convert.checkpoint import Checkpoint
 from optistack_quant_nvfp4.convert.layer import Layer
-from optistack_quant_nvfp4.convert.scope import fused_with
+from optistack_quant_nvfp4.convert.scope import fused_with, kind_of
 from optistack_quant_nvfp4.convert.tensor_file import Place, Reader, places_in
 
 LARGEST = 6.0 * 448.0
@@ -39,8 +39,13 @@ def read_calibration(file: Path) -> dict[str, float]:
     """The largest input of each module in a calibration ``file``.
 
     JSON: an object of module names and numbers, by itself or under ``input_amax``. Safetensors: a scalar F32 or BF16
-    for each module. InputError when it is neither or a value is not positive.
+    for each module. InputError when it is missing or neither, or a value is not positive.
     """
+    if not file.is_file():
+        raise InputError(
+            f"There is no file {file} of input scales.",
+            fix="Give --input-scales what `optistack kv-fp8 calibrate` writes as input-amax.json, or leave it out.",
+        )
     found = _tensors(file) if file.suffix == ".safetensors" else _json(file)
     for name, value in found.items():
         if not math.isfinite(value) or value < 0:
@@ -48,6 +53,22 @@ def read_calibration(file: Path) -> dict[str, float]:
     if not found:
         raise InputError(f"{file} has no inputs.", fix="Calibrate again.")
     return found
+
+
+def unknown_names(checkpoint: Checkpoint, calibration: Mapping[str, float]) -> str:
+    """A sentence on the names in ``calibration`` that no layer has; empty where there are none. InputError when no name
+    is a layer's: it is the calibration of another model, or under other names."""
+    unknown = sorted(calibration.keys() - checkpoint.layers.keys())
+    if not unknown:
+        return ""
+    more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+    hint = nearest(kind_of(unknown[0]), {kind_of(name) for name in checkpoint.layers})
+    if len(unknown) == len(calibration):
+        raise InputError(
+            f"The input scales are of no layer of {checkpoint.folder}: {unknown[0]}{more}.",
+            fix=f"{hint if hint.startswith('Did') else ''} Give those of this checkpoint.".lstrip(),
+        )
+    return f"Input scales of {unknown[0]}{more} are not used, for the checkpoint has no such layer."
 
 
 def _json(file: Path) -> dict[str, float]:
@@ -106,9 +127,11 @@ def input_scales(
         else:
             result[name] = found
     if missing and (result or kept or calibration is not None):
-        why = "The checkpoint's NVFP4 layers have input scales" if kept else "Some layers have input scales"
+        why = "Some layers have input scales" if result else "The calibration names no layer of the scope"
+        why = "The checkpoint's NVFP4 layers have input scales" if kept else why
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise InputError(
-            f"{why} and {missing[0]}{f' and {len(missing) - 1} more' if len(missing) > 1 else ''} would have none.",
+            f"{why}; {missing[0]}{more} would have no input scale.",
             fix="Calibrate them and give --input-scales, or convert weights alone with --weight-only.",
         )
     return result

@@ -24,6 +24,34 @@ from optistack_quant_nvfp4.convert.tensor_file import write_at
 MARGIN_BYTES = 64 << 20
 """Left free on the disk."""
 
+_AFTERWARDS = frozenset(("job.json", "lock", "done"))
+"""What the working folder has when the checkpoint in it has become the destination."""
+
+
+def working_folder(destination: Path) -> Path:
+    """Where a conversion to ``destination`` works until it is whole."""
+    there = destination.resolve()
+    return there.parent / f".{there.name}.partial"
+
+
+def left_behind(destination: Path, *, remove: bool = False) -> Path | None:
+    """The working folder of a conversion that was killed between its last two steps: ``destination`` is whole, and the
+    folder was still to be taken away, which ``remove`` does. None where there is none, or a process still has it."""
+    folder = working_folder(destination)
+    if not (destination.is_dir() and folder.is_dir()) or not {one.name for one in folder.iterdir()} <= _AFTERWARDS:
+        return None
+    descriptor = os.open(folder / "lock" if (folder / "lock").is_file() else folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    else:
+        if remove:
+            shutil.rmtree(folder)
+    finally:
+        os.close(descriptor)
+    return folder
+
 
 def check_destination(source: Path, destination: Path) -> None:
     """InputError when ``destination`` exists, or it and ``source`` are inside each other."""
@@ -44,7 +72,7 @@ class Job:
     def __init__(self, plan: Plan, destination: Path) -> None:
         self._plan = plan
         self.destination = destination.resolve()
-        self.folder = self.destination.parent / f".{self.destination.name}.partial"
+        self.folder = working_folder(self.destination)
         self.checkpoint = self.folder / "checkpoint"
         self._done = self.folder / "done"
 
@@ -101,14 +129,16 @@ class Job:
             if fresh:
                 shutil.rmtree(self.folder)
             raise
+        if not self.checkpoint.is_dir():  # records of files that are gone, with the destination that they became
+            shutil.rmtree(self._done, ignore_errors=True)
         self._done.mkdir(exist_ok=True)
         self.checkpoint.mkdir(exist_ok=True)
         write_whole(self.folder / "job.json", json.dumps(self.identity(), indent=1))
 
     def check_left_over(self) -> None:
-        """InputError when the working folder is of another conversion."""
+        """InputError when the working folder has what another conversion wrote."""
         file = self.folder / "job.json"
-        if not file.is_file():
+        if not file.is_file() or not self.checkpoint.is_dir():
             return
         try:
             same = json.loads(file.read_bytes()) == self.identity()

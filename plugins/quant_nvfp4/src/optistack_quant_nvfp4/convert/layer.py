@@ -73,6 +73,13 @@ class Layer:
         return len(self.shape) == 2 and self.shape[1] % NVFP4_BLOCK == 0 and self.values > 0
 
     @property
+    def static_fp8(self) -> bool:
+        """Whether it is FP8 with one scale for its values and one for its inputs, which ModelOpt calls ``FP8``."""
+        return (
+            self.form == "fp8" and self.block == self.shape and {"weight_scale", "input_scale"} <= self.tensors.keys()
+        )
+
+    @property
     def word(self) -> str:
         """The precision in one word: ``bf16``, ``fp8``, ``int4``, ``nvfp4``."""
         if self.form == "plain":

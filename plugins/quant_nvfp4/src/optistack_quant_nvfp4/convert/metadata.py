@@ -21,14 +21,18 @@ _NOT_LINEAR = frozenset(("norms", "embeddings"))
 _FUSED_NAMES = {"gate_proj": "gate_up_proj", "q_proj": "qkv_proj", "q_a_proj": "fused_qkv_a_proj_with_mqa"}
 """What the engines call the layer that begins with this one."""
 
+_QUANTIZED = frozenset(("nvfp4", "fp8"))
+"""Precisions that ModelOpt's metadata states."""
+
 _NVFP4: dict[str, Any] = {"num_bits": 4, "type": "float", "group_size": 16, "dynamic": False}
 
 
 def modelopt(plan: Plan) -> tuple[dict[str, Any], dict[str, Any]]:
     """``hf_quant_config.json``, and ``quantization_config`` of config.json.
 
-    InputError when NVFP4 layers with and without input scales are mixed, or when an engine's way of reading the
-    exclusions would leave out a converted layer.
+    Where FP8 layers stay, the algorithm is ``MIXED_PRECISION``, which names each layer's. InputError when NVFP4 layers
+    with and without input scales are mixed, or when an engine's way of reading the exclusions would leave out a
+    quantized layer.
     """
     inputs = {one for name, layer in linear_layers(plan) if (one := has_input(plan, name, layer)) is not None}
     if len(inputs) > 1:
@@ -37,31 +41,44 @@ def modelopt(plan: Plan) -> tuple[dict[str, Any], dict[str, Any]]:
             fix="Give input scales for all, or write --format compressed-tensors.",
         )
     algo = "NVFP4" if inputs == {True} else "W4A16_NVFP4"
+    mixed = _quantized_layers(plan, algo) if "fp8" in plan.words.values() else None
     excluded = list(exclusions(plan))
     check_exclusions(plan, excluded)
     found = plan.checkpoint.facts.quantization
     kv_cache = found.kv_cache_algo if found else None
+    stated: dict[str, Any] = {"quant_algo": algo, "group_size": 16}
+    if mixed is not None:
+        stated = {"quant_algo": "MIXED_PRECISION", "quantized_layers": mixed}
     side: dict[str, Any] = {
         "producer": PRODUCER,
-        "quantization": {
-            "quant_algo": algo,
-            "kv_cache_quant_algo": kv_cache,
-            "group_size": 16,
-            "exclude_modules": excluded,
-        },
+        "quantization": {**stated, "kv_cache_quant_algo": kv_cache, "exclude_modules": excluded},
     }
     group = {"weights": _NVFP4, "input_activations": _NVFP4 if algo == "NVFP4" else None, "targets": ["Linear"]}
     inside: dict[str, Any] = {
         "quant_method": "modelopt",
-        "quant_algo": algo,
-        "group_size": 16,
-        "config_groups": {"group_0": group},
+        **stated,
+        **({"config_groups": {"group_0": group}} if mixed is None else {}),
         "ignore": excluded,
         "producer": PRODUCER,
     }
     if kv_cache == "FP8":
         inside["kv_cache_scheme"] = {"num_bits": 8, "type": "float", "dynamic": False}
     return side, inside
+
+
+def _quantized_layers(plan: Plan, algo: str) -> dict[str, dict[str, Any]]:
+    """The algorithm of each quantized layer, of all experts of a block by one name, and of fused layers by theirs, too.
+
+    vLLM (modelopt.py ModelOptMixedPrecisionConfig._resolve_quant_algo) and SGLang (modelopt_quant.py, the same names)
+    look a layer up by its own name first.
+    """
+    entries: dict[str, dict[str, Any]] = {"nvfp4": {"quant_algo": algo, "group_size": 16}, "fp8": {"quant_algo": "FP8"}}
+    found: dict[str, dict[str, Any]] = {}
+    for name, _ in linear_layers(plan):
+        if plan.words[name] in entries:
+            block, expert, _ = name.partition(".experts.")
+            found |= dict.fromkeys([f"{block}.experts"] if expert else _and_fused(name), entries[plan.words[name]])
+    return found
 
 
 def linear_layers(plan: Plan) -> Iterator[tuple[str, Layer]]:
@@ -81,27 +98,27 @@ def has_input(plan: Plan, name: str, layer: Layer) -> bool | None:
 
 
 def exclusions(plan: Plan) -> Iterator[str]:
-    """Every linear layer that is not NVFP4: names, one pattern for all experts of a block, and always the head.
+    """Every linear layer that is not quantized: names, one pattern for all experts of a block, and always the head.
 
     Layers that the engines fuse are there by the fused name, too, for SGLang looks for that alone.
     """
-    blocks: dict[str, set[bool]] = {}
+    blocks: dict[str, set[str]] = {}
     head = False
     for name, layer in linear_layers(plan):
-        packed = plan.words[name] == "nvfp4"
+        word = plan.words[name]
         block, expert, _ = name.partition(".experts.")
         head = head or layer.component == "head"
         if expert:
-            blocks.setdefault(f"{block}.experts", set()).add(packed)
-        elif not packed:
+            blocks.setdefault(f"{block}.experts", set()).add(word)
+        elif word not in _QUANTIZED:
             yield from _and_fused(name)
-    for block, states in blocks.items():
-        if len(states) > 1:
+    for block, words in blocks.items():
+        if len(words) > 1 and not words.isdisjoint(_QUANTIZED):
             raise InputError(
-                f"Some experts of {block} would be NVFP4 and others not, and the engines run them as one.",
+                f"Experts of {block} would be {' and '.join(sorted(words))}, and the engines run them as one.",
                 fix="Take all of them into the scope, or none.",
             )
-        if not states.pop():
+        if words.isdisjoint(_QUANTIZED):
             yield f"{block}*"
     if not head:
         yield "lm_head"
@@ -116,10 +133,10 @@ def _and_fused(name: str) -> Iterator[str]:
 
 
 def check_exclusions(plan: Plan, excluded: list[str]) -> None:
-    """InputError when an engine's matching of ``excluded`` hits a layer that is NVFP4."""
+    """InputError when an engine's matching of ``excluded`` hits a quantized layer."""
     names: dict[str, str] = {}
     for name, _ in linear_layers(plan):
-        if plan.words[name] == "nvfp4":
+        if plan.words[name] in _QUANTIZED:
             block, expert, _ = name.partition(".experts.")
             for prefix in [f"{block}.experts"] if expert else _and_fused(name):
                 names.setdefault(prefix, name)
@@ -127,7 +144,7 @@ def check_exclusions(plan: Plan, excluded: list[str]) -> None:
         for pattern in excluded:
             if vllm_excludes(prefix, pattern) or sglang_excludes(prefix, pattern):
                 raise InputError(
-                    f"The engines would take the exclusion {pattern!r} for {name}, too, which is NVFP4.",
+                    f"The engines would take the exclusion {pattern!r} for {name}, too, which is {plan.words[name]}.",
                     fix="Write --format compressed-tensors.",
                 )
 

@@ -135,8 +135,8 @@ def _layer_steps(
     if layer.form in ("fp8", "int4") and rest == "bf16":
         outline = Outline(f"{layer.name}.weight", "BF16", layer.shape, 2 * layer.values)
         return "bf16", [Step("plain", (outline,), layer=layer)]
-    packed = layer.form == "unknown" and layer.weight.dtype in _PACKED
-    if packed or (layer.form in ("fp8", "int4") and form == "modelopt"):
+    unstated = layer.form == "unknown" and layer.weight.dtype in _PACKED
+    if unstated or (layer.form in ("fp8", "int4") and form == "modelopt" and not layer.static_fp8):
         raise InputError(
             f"{layer.name} stays {layer.word}, which {form} metadata beside NVFP4 does not state for every engine.",
             fix="Write --format compressed-tensors, turn the rest into BF16 with --rest bf16, or widen the scope.",

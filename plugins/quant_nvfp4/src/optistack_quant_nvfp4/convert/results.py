@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from optistack.errors import CheckFailedError
 from optistack.facts.quantization import SIDECAR
 from optistack.facts.safetensors import INDEX
 from optistack_quant_nvfp4.convert import metadata
@@ -59,6 +60,19 @@ def worst_first(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         return (float("inf") if row["sqnr_db"] is None else row["sqnr_db"], row["layer"])
 
     return sorted(rows, key=key)
+
+
+def check_errors(rows: Sequence[Mapping[str, Any]], min_sqnr_db: float, folder: Path) -> None:
+    """CheckFailedError naming the worst of ``rows`` if it is below ``min_sqnr_db``. ``folder`` has what was written."""
+    poor = [row for row in worst_first(rows) if row["sqnr_db"] is not None and not row["sqnr_db"] >= min_sqnr_db]
+    if poor:
+        more = f" and {len(poor) - 1} more" if len(poor) > 1 else ""
+        raise CheckFailedError(
+            f"{poor[0]['layer']} has an SQNR of {poor[0]['sqnr_db']:.2f} dB in NVFP4{more}, and at least "
+            f"{min_sqnr_db:g} is asked.",
+            fix=f"Give the same command --min-sqnr-db and a lower number, which converts nothing anew, or delete "
+            f"{folder} and leave layers out with --exclude.",
+        )
 
 
 def recipe_of(

@@ -16,11 +16,20 @@ from optistack_quant_nvfp4.convert.layer import NVFP4_BLOCK, Layer
 WORDS = {("draft" if name == "mtp" else name.replace("_", "-")): name for name in get_args(ComponentName)}
 """Component by the word for it."""
 
+NO_SCOPE = {
+    "norms": "norms are vectors, which NVFP4 cannot pack",
+    "other": "it is whatever belongs to no component, and layers of it are named by a pattern",
+}
+"""Components that no scope means, and why."""
+
 GROUPS: dict[str, tuple[ComponentName, ...]] = {
     "all-experts": ("routed_experts", "shared_experts"),
     "linear": LINEAR,
 }
 """Several components in one word, the words of option ``scope`` of the plugin."""
+
+SCOPES = (*GROUPS, *(word for word in WORDS if word not in NO_SCOPE))
+"""The words that may be given as a scope."""
 
 FUSED = (("gate_proj", "up_proj"), ("w1", "w3"), ("q_proj", "k_proj", "v_proj"), ("q_a_proj", "kv_a_proj_with_mqa"))
 """Layers of one parent that the engines run as one, with one global scale (vLLM and SGLang, ``packed_modules_mapping``
@@ -38,7 +47,7 @@ def choose(checkpoint: Checkpoint, scope: Sequence[str], exclude: Sequence[str] 
     no known form; and when a layer that the engines fuse with another would be converted without it.
     """
     if not scope:
-        raise InputError("No scope is given.", fix=f"Give --scope with some of: {', '.join([*GROUPS, *WORDS])}.")
+        raise InputError("No scope is given.", fix=f"Give --scope with some of: {', '.join(SCOPES)}.")
     chosen: dict[str, Layer] = {}
     for word in scope:
         found = _matches(checkpoint, word)
@@ -80,22 +89,22 @@ def kind_of(name: str) -> str:
 def _matches(checkpoint: Checkpoint, word: str) -> list[Layer]:
     if any(mark in word for mark in "*?[."):
         return [layer for name, layer in checkpoint.layers.items() if fnmatch.fnmatchcase(name, word)]
-    if word not in GROUPS and word not in WORDS:
+    if word in NO_SCOPE:
+        raise InputError(f"{word!r} is no scope: {NO_SCOPE[word]}.", fix=f"Give some of: {', '.join(SCOPES)}.")
+    if word not in SCOPES:
         raise InputError(
             f"{word!r} is no scope.",
-            fix=nearest(word, [*GROUPS, *WORDS]) + " A pattern of module names such as '*.mlp.*' is one, too.",
+            fix=nearest(word, SCOPES) + " A pattern of module names such as '*.mlp.*' is one, too.",
         )
     names = GROUPS.get(word) or (WORDS[word],)
     return [layer for layer in checkpoint.layers.values() if layer.component in names and _by_word(layer)]
 
 
 def _by_word(layer: Layer) -> bool:
-    """Whether the component's word means this layer: of attention and the draft, matrices alone."""
-    if layer.component == "mtp":
-        return layer.kind in LINEAR and len(layer.shape) == 2 and not LEFT_OUT.search(layer.name)
-    if layer.component in LINEAR:
-        return len(layer.shape) == 2 and not LEFT_OUT.search(layer.name)
-    return True
+    """Whether the component's word means this layer: matrices alone, and of the draft those of known components."""
+    if layer.component == "mtp" and layer.kind not in LINEAR:
+        return False
+    return len(layer.shape) == 2 and not LEFT_OUT.search(layer.name)
 
 
 def _nothing(checkpoint: Checkpoint, word: str) -> InputError:
@@ -110,10 +119,11 @@ def _nothing(checkpoint: Checkpoint, word: str) -> InputError:
         return InputError(
             f"Scope {word} matches no layer that can be packed in {checkpoint.folder}: it stores {whole} as "
             f"{checkpoint.places[whole].dtype} {list(checkpoint.places[whole].shape)}.",
-            fix="Convert a checkpoint that stores each expert's and each layer's matrix by itself.",
+            fix="Give a checkpoint that stores each expert's and each layer's matrix by itself: in one tensor they are "
+            "transposed, interleaved or neither, which the tensor does not tell.",
         )
     has = {layer.component for layer in checkpoint.layers.values()}
-    names = [name for name, component in WORDS.items() if component in has]
+    names = [name for name, component in WORDS.items() if component in has and name not in NO_SCOPE]
     return InputError(
         f"Scope {word} matches nothing: {checkpoint.folder} has none.",
         fix=f"{nearest(word, names)} It has: {', '.join(names)}.",

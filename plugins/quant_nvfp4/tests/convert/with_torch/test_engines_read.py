@@ -40,6 +40,22 @@ def test_vllm_reads_modelopts_form(tiny: Make, convert: Make, experts: str, word
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_vllm_reads_each_layers_precision_where_attention_is_fp8(mixed: Path, convert: Make) -> None:
+    modelopt = pytest.importorskip("vllm.model_executor.layers.quantization.modelopt")
+    found = section(convert(mixed, "--scope", "shared-experts"))
+    assert modelopt.ModelOptMixedPrecisionConfig.override_quantization_method(found, None) == "modelopt_mixed"
+    read = modelopt.ModelOptMixedPrecisionConfig.from_config(found)
+    read.packed_modules_mapping = PACKED
+    for name in (*SHARED, "model.layers.1.mlp.experts"):
+        assert read._resolve_quant_algo(name) == "NVFP4" and not read.is_layer_excluded(name)
+    for name in ("fused_qkv_a_proj", "q_b_proj", "kv_b_proj", "o_proj"):
+        assert read._resolve_quant_algo(f"model.layers.0.self_attn.{name}") == "FP8"
+        assert not read.is_layer_excluded(f"model.layers.0.self_attn.{name}")
+    for name in ("model.layers.0.mlp.gate_up_proj", "model.layers.1.mlp.gate", "lm_head"):
+        assert read._resolve_quant_algo(name) is None and read.is_layer_excluded(name)
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_vllm_reads_compressed_tensors_with_int4_experts(tiny: Make, convert: Make) -> None:
     reader = pytest.importorskip("vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors")
     folder = convert(tiny("int4"), "--scope", "shared-experts", "--format", "compressed-tensors")

@@ -101,7 +101,7 @@ def test_another_conversion_does_not_go_on_with_what_is_left(
     tiny: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, left = tiny("bf16"), tmp_path / ".new.partial"
-    (left / "done").mkdir(parents=True)
+    (left / "checkpoint").mkdir(parents=True)
     (left / "job.json").write_text("{}")
     assert run(["quant-nvfp4", "convert", str(source), str(tmp_path / "new"), "--scope", "linear"]) == 2
     assert "another conversion left unfinished" in capsys.readouterr().err
@@ -123,6 +123,31 @@ def test_a_mistyped_option_and_a_damaged_record_cost_none_of_what_is_done(
     record.write_text("")
     assert run(words) == 0
     assert not left.exists()
+
+
+def test_what_is_left_when_it_ends_between_its_last_two_steps_is_taken_away_by_the_next(
+    tiny: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, new, left = tiny("bf16"), tmp_path / "new", tmp_path / ".new.partial"
+    words = ["quant-nvfp4", "convert", str(source), str(new), "--scope", "linear"]
+
+    def killed(folder: Path, **_: object) -> None:
+        if folder == left and new.exists():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr("shutil.rmtree", killed)
+        assert run(words) != 0
+    assert new.is_dir() and left.is_dir()
+    assert run(words) == 2
+    assert "is whole; its conversion was ended before .new.partial" in capsys.readouterr().err
+    assert not left.exists()
+    before = digests(new)
+    (left / "done").mkdir(parents=True)  # and where the destination is deleted in between, it begins anew
+    (left / "job.json").write_text("{}")
+    new.rename(tmp_path / "old")
+    assert run(words) == 0, capsys.readouterr().err
+    assert digests(new) == before
 
 
 def test_two_conversions_to_one_destination_do_not_meet(

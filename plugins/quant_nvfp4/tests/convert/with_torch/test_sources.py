@@ -132,6 +132,17 @@ def test_what_was_written_is_verified_and_a_flipped_bit_is_found(
     assert "lm_head differs from the source's" in capsys.readouterr().err
 
 
+def test_fp8_attention_stays_as_it_is_beside_nvfp4(
+    mixed: Path, convert: Make, tensors: Tensors, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = convert(mixed, "--scope", "shared-experts")
+    old, new = tensors(mixed), tensors(folder)
+    assert all(torch.equal(_raw(tensor), _raw(new[name])) for name, tensor in old.items() if SHARED not in name)
+    assert run(["quant-nvfp4", "verify", str(folder), "--against", str(mixed)]) == 0, capsys.readouterr().err
+    again = recognise(load_model(str(folder)))  # what a plan for this checkpoint sees
+    assert (again.scope, again.method, again.dense, again.weight_only) == ("all-experts", "modelopt", "mixed", False)
+
+
 def test_a_checkpoint_is_no_proof_of_itself(tiny: Make, capsys: pytest.CaptureFixture[str]) -> None:
     source = str(tiny("bf16"))
     assert run(["quant-nvfp4", "verify", source, "--against", source]) == 2
@@ -149,6 +160,21 @@ def test_a_value_that_is_not_a_number_is_an_error_that_names_the_layer_and_leave
     assert run(["quant-nvfp4", "convert", str(source), str(tmp_path / "new"), "--scope", "all-experts"]) == 2
     assert f"{SHARED}.up_proj has a value that is NaN" in capsys.readouterr().err
     assert {one.name for one in tmp_path.iterdir()} == {source.name}
+
+
+def test_a_layer_that_errs_too_much_keeps_the_folder_from_appearing_and_costs_nothing_twice(
+    tiny: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, new = tiny("bf16"), tmp_path / "new"
+    words = ["quant-nvfp4", "convert", str(source), str(new), "--scope", "shared-experts"]
+    assert run([*words, "--min-sqnr-db", "90"]) == 1
+    said = capsys.readouterr().err
+    assert f"{SHARED}." in said and "and 2 more, and at least 90 is asked" in said
+    assert not new.exists()
+    written = tmp_path / ".new.partial" / "checkpoint"
+    before = {one.name: one.stat().st_mtime_ns for one in written.glob("*.safetensors")}
+    assert run(words) == 0, capsys.readouterr().err
+    assert {name: (new / name).stat().st_mtime_ns for name in before} == before
 
 
 def test_the_report_has_every_layer_worst_first(tiny: Make, convert: Make) -> None:

@@ -1,0 +1,77 @@
+"""The folder that a calibration writes, without the model: torch is not needed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from optistack.cli.run import run
+from optistack.errors import InputError
+from optistack_kv_fp8.calibration.folder import working_folder
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("out", "says"), [("source/new", "is inside the checkpoint"), ("source", "exists"), ("here", "exists")]
+)
+def test_an_out_in_the_way_is_refused_first(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], out: str, says: str
+) -> None:
+    (tmp_path / "here").symlink_to("nothing")
+    assert run(["kv-fp8", "calibrate", str(source), "--out", str(tmp_path / out)]) == 2
+    assert says in capsys.readouterr().err
+    assert {one.name for one in tmp_path.iterdir()} == {"source", "here"}
+    assert {one.name for one in source.iterdir()} == {"config.json"}
+
+
+def test_a_parent_that_cannot_be_written_is_known_before_the_block(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(InputError, match=r"cannot be written: .*Give an --out whose parent"),
+        working_folder(source, tmp_path / "file" / "new"),
+    ):
+        pytest.fail("it began")
+
+
+def test_it_appears_at_the_end_and_without_what_a_killed_run_left(source: Path, tmp_path: Path) -> None:
+    left = tmp_path / ".new.part"
+    (left / "half").mkdir(parents=True)
+    (left / "rest").write_text("")
+    with working_folder(source, tmp_path / "new") as part:
+        (part / "file").write_text("whole")
+        assert not (tmp_path / "new").exists()
+    assert [one.name for one in (tmp_path / "new").iterdir()] == ["file"]
+    assert not left.exists()
+
+
+def test_two_runs_do_not_meet(source: Path, tmp_path: Path) -> None:
+    with working_folder(source, tmp_path / "new") as part:
+        (part / "file").write_text("first")
+        with pytest.raises(InputError, match="Another process calibrates to"), working_folder(source, tmp_path / "new"):
+            pytest.fail("it began")
+        assert (part / "file").read_text() == "first"
+    left = tmp_path / ".other.part"
+    left.mkdir()
+    descriptor = os.open(left, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with pytest.raises(InputError, match="Another process"), working_folder(source, tmp_path / "other"):
+        pytest.fail("it began")
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_nothing_is_left_of_a_run_that_fails(source: Path, tmp_path: Path, error: type[BaseException]) -> None:
+    with pytest.raises(error), working_folder(source, tmp_path / "new") as part:
+        (part / "file").write_text("half")
+        raise error
+    assert [one.name for one in tmp_path.iterdir()] == ["source"]
