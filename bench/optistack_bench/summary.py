@@ -32,6 +32,9 @@ def summarize(played: Played, counts: Counts, gauges: Sequence[dict[str, float]]
         figures["preemptions"] = preemptions
     errors = Counter(record.error for record in played.records if record.error)
     figures |= {"requests": float(len(played.records)), "errors": float(sum(errors.values())), "wall_s": played.wall_s}
+    if good:
+        figures["prompt_tokens_mean"] = fmean(record.prompt_tokens for record in good)
+        figures["output_tokens_mean"] = fmean(record.output_tokens for record in good)
     return Repeat(
         figures=figures,
         by_domain=_groups(good, lambda record: record.domain),
