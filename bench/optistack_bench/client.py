@@ -38,12 +38,13 @@ class Answer:
 
     @property
     def connection_failed(self) -> bool:
-        return self.error in (REFUSED, CUT)
+        return self.error in CONNECTION_ERRORS
 
 
 REFUSED = "no connection"
 CUT = "cut off"
 TIMEOUT = "timeout"
+CONNECTION_ERRORS = (REFUSED, CUT)
 
 
 def _is_usage(usage: Any) -> bool:

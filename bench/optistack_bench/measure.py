@@ -15,7 +15,7 @@ from optistack.errors import CheckFailedError, InputError, OptistackError
 from optistack.verify.endpoint import Endpoint
 from optistack_bench.client import Client
 from optistack_bench.corpus import read_texts
-from optistack_bench.counters import between, pages, read_gauges, read_totals
+from optistack_bench.counters import Counts, between, pages, read_gauges, read_totals
 from optistack_bench.load import RECORDED, Loop, Played, Player
 from optistack_bench.records import Journal, Record
 from optistack_bench.result import Point, Repeat, Server, WorkloadFacts
@@ -32,14 +32,30 @@ ALIVE_EVERY_S = 0.5
 
 @dataclass(frozen=True)
 class Target:
-    """``url`` is where requests go, ``engines`` whose metrics are read (the replicas behind a router, or itself)."""
+    """``url`` is where requests go, ``engines`` whose metrics are read (the replicas behind a router, or itself).
+
+    ``spread`` are replicas that nothing stands before: sessions take turns between them, and stay where they began.
+    """
 
     name: str
     url: str
     engines: tuple[str, ...] = ()
+    spread: tuple[str, ...] = ()
     gpus: int = 1
     plan_hash: str | None = None
     planned_kv_tokens: int | None = None
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where requests go."""
+        return self.spread or (self.url,)
+
+    @property
+    def rule(self) -> str:
+        """What has to be said about where they go."""
+        if len(self.spread) < 2:
+            return ""
+        return f"{len(self.spread)} replicas without a router: sessions take turns, and stay where they began."
 
 
 @dataclass
@@ -124,7 +140,7 @@ class Bench:
         return WorkloadFacts(
             name=workload.name,
             digest=workload.digest(),
-            rules=tuple(rule for rule in (*workload.rules, self.text_rule) if rule),
+            rules=tuple(rule for rule in (*workload.rules, self.text_rule, self.target.rule) if rule),
             sessions=len(workload.sessions),
             requests=len(turns),
             longest_tokens=workload.longest_tokens,
@@ -138,9 +154,10 @@ class Bench:
             return
         self.say(f"{point.load}: warming up")
         whole = maker.make(self._salt())
-        first = whole.sessions[: loop.users]
+        users = max(loop.users, len(self.target.urls))
+        first = whole.sessions[:users]
         cut = [replace(session, turns=session.turns[: self.settings.warmup]) for session in first]
-        played = self._play(Workload("warm-up", tuple(cut), ()), Loop(users=loop.users), lambda record: None)
+        played = self._play(Workload("warm-up", tuple(cut), ()), Loop(users=users), lambda record: None)
         if played.ended or all(record.error for record in played.records):
             bad = next((record for record in played.records if record.error), None)
             said = f"{bad.error}: {bad.detail}" if bad else played.ended
@@ -165,8 +182,9 @@ class Bench:
         cpu_s, wall_s = process_time(), perf_counter()
         played = self._play(workload, loop, on_record, gauges)
         share = (process_time() - cpu_s) / (perf_counter() - wall_s)
-        after = None if played.ended else self._totals()
-        repeat = summarize(played, between(before, after), gauges, gpus=self.target.gpus)
+        if played.ended:  # its counters cannot be read any more, and the generator waited for it
+            return summarize(played, Counts({}), gauges, gpus=self.target.gpus)
+        repeat = summarize(played, between(before, self._totals()), gauges, gpus=self.target.gpus)
         return repeat.model_copy(update={"figures": {**repeat.figures, "generator_cpu": share}})
 
     def _play(
@@ -177,14 +195,12 @@ class Bench:
         gauges: list[dict[str, float]] | None = None,
     ) -> Played:
         async def work() -> Played:
-            client = Client(
-                self.target.url,
-                self._fields(),
-                self.settings.session_header,
-                os.environ.get(API_KEY_VARIABLE),
-                self.settings.timeout_s,
-            )
-            player = Player(client, loop, seed=self.settings.seed, on_record=on_record, alive=self._alive)
+            key = os.environ.get(API_KEY_VARIABLE)
+            clients = [
+                Client(url, self._fields(), self.settings.session_header, key, self.settings.timeout_s)
+                for url in self.target.urls
+            ]
+            player = Player(clients, loop, seed=self.settings.seed, on_record=on_record, alive=self._alive)
             watch = asyncio.ensure_future(self._watch(gauges)) if gauges is not None else None
             try:
                 return await player.play(workload)
@@ -213,17 +229,17 @@ class Bench:
                 gauges.append(read_gauges(await asyncio.to_thread(pages, self._engines)))
             await asyncio.sleep(GAUGES_EVERY_S)
 
-    def _knock(self) -> None:
+    def _knock(self, url: str) -> None:
         """Raise InputError when nobody accepts a new connection; one that is open may outlive who listens."""
-        with Endpoint(self.target.url, api_key=os.environ.get(API_KEY_VARIABLE)) as fresh:
+        with Endpoint(url, api_key=os.environ.get(API_KEY_VARIABLE)) as fresh:
             fresh.request("GET", "/v1/models")
 
-    async def _alive(self) -> str:
-        """``""`` when somebody answers at the address, else why not."""
+    async def _alive(self, url: str) -> str:
+        """``""`` when somebody answers at ``url``, else why not."""
         why = ""
         for _ in range(ALIVE_TRIES):
             try:
-                await asyncio.to_thread(self._knock)
+                await asyncio.to_thread(self._knock, url)
             except OptistackError as error:
                 why = error.message
                 await asyncio.sleep(ALIVE_EVERY_S)

@@ -100,8 +100,9 @@ def _throughput(good: Sequence[Record], played: Played, gpus: int) -> dict[str, 
         "requests_min": done / minutes,
         "in_flight": played.active_s / window_s,
     }
-    if played.active_s > 0:
-        # Little's law: requests in flight are throughput times latency. Both sides are measured apart.
+    if played.active_s > 0 and not played.ended:
+        # Little's law: requests in flight are throughput times latency. Both sides are measured apart. What a server
+        # took with it was in flight and has no latency.
         figures["little"] = latency_s / played.active_s
     return figures
 

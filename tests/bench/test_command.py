@@ -113,7 +113,13 @@ def test_a_server_that_dies_leaves_a_partial_result(tmp_path: Path, capsys: pyte
     assert kept["state"] == "partial" and "No engine answers" in kept["why"]
     whole, broken = kept["points"][0]["repeats"]
     assert (whole["ended"], bool(broken["ended"]), whole["figures"]["requests"]) == ("", True, 8)
-    assert len((tmp_path / "out" / "requests.jsonl").read_text().splitlines()) >= 11
+    lines = [json.loads(line) for line in (tmp_path / "out" / "requests.jsonl").read_text().splitlines()]
+    assert len(lines) >= 11
+    # The seconds in which nobody answered any more are in no rate.
+    (died_s,) = (line["end_s"] for line in lines if line["repeat"] == 1 and line["error"])
+    assert broken["figures"]["wall_s"] == pytest.approx(died_s, abs=1e-3)
+    assert broken["figures"]["window_s"] == broken["figures"]["wall_s"]
+    assert not {"little", "generator_cpu"} & set(broken["figures"])
 
 
 def test_a_server_that_answers_nothing_is_told_in_the_warm_up(capsys: pytest.CaptureFixture[str]) -> None:

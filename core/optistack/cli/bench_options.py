@@ -152,7 +152,7 @@ def _choices(given: dict[str, Any]) -> list[options.Choice]:
 def _target(endpoint: str, engines: list[str] | None, gpus: int | None) -> Any:
     from optistack_bench.measure import Target
 
-    return Target("endpoint", endpoint.rstrip("/"), tuple(engines or ()), gpus or 1)
+    return Target("endpoint", endpoint.rstrip("/"), tuple(engines or ()), gpus=gpus or 1)
 
 
 def _folder(out: Path | None) -> Path | None:
