@@ -26,11 +26,12 @@ PLAIN = "!#$&'()*+,/:;=?@[]^`{|}"
 @dataclass(slots=True)
 class Answer:
     """One request's, as it came. Times are of the monotonic clock, in seconds; ``chunks_s`` has one for every chunk
-    that carries tokens. ``error`` is "" for an answer that is whole, else what went wrong; ``detail`` the server's
-    words."""
+    that carries tokens. ``connect_s`` is what it took to open a connection before it was sent, None on one that was
+    open. ``error`` is "" for an answer that is whole, else what went wrong; ``detail`` the server's words."""
 
     sent_s: float
     ended_s: float = 0.0
+    connect_s: float | None = None
     chunks_s: list[float] = field(default_factory=list)
     usage: dict[str, Any] | None = None
     error: str = ""
@@ -184,7 +185,9 @@ class Client:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InputError(f"{self.url!r} is not a URL.", fix="Give it like http://127.0.0.1:8000.")
-        self._host, self._tls = parts.hostname, parts.scheme == "https"
+        self._host = parts.hostname
+        # Reading the certificates takes longer than connecting: once, and not while answers arrive.
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
         self._path = parts.path.rstrip("/") + COMPLETIONS
         self._head = json.dumps({**self.fields, "stream": True, "stream_options": {"include_usage": True}})[:-1]
@@ -197,16 +200,17 @@ class Client:
         head = (
             f"{self._headers}{self.session_header}: {quote(session, safe=PLAIN)}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
-        started_s = perf_counter()
         while True:
-            reused = bool(self._idle)
+            started_s, reused = perf_counter(), bool(self._idle)
             try:
                 stream = self._idle.pop() if reused else await self._connect()
             except OSError as error:
                 return Answer(started_s, perf_counter(), error=REFUSED, detail=str(error))
             if not stream.usable:
                 continue
+            opened_s = perf_counter()
             answer = await stream.ask(head.encode() + body, self.timeout_s)
+            answer.connect_s = None if reused else opened_s - started_s
             if answer.error == CUT and reused and not answer.chunks_s:
                 continue  # a server may close what is idle at the moment it is used
             if stream.usable:
@@ -214,8 +218,8 @@ class Client:
             return answer
 
     async def _connect(self) -> Stream:
-        context = ssl.create_default_context() if self._tls else None
-        _, stream = await asyncio.get_running_loop().create_connection(Stream, self._host, self._port, ssl=context)
+        loop = asyncio.get_running_loop()
+        _, stream = await loop.create_connection(Stream, self._host, self._port, ssl=self._tls)
         return stream
 
     def close(self) -> None:

@@ -23,7 +23,8 @@ OWN_HEADERS = ("host", "authorization", "content-type", "content-length", "trans
 @dataclass(frozen=True)
 class Settings:
     """``divide`` None divides sessions by what fits, and leaves other workloads as they are; 0 divides any by what
-    fits. ``warmup`` is requests of each user before anything counts."""
+    fits. ``warmup`` is requests of each user before anything counts. ``max_errors`` is the share of a repeat's requests
+    that may fail in a run that is well."""
 
     workload: str = "sessions"
     trace: Path | None = None
@@ -39,6 +40,7 @@ class Settings:
     session_header: str = "X-Session-Id"
     timeout_s: float = 600.0
     context_tokens: int | None = None
+    max_errors: float = 0.0
 
     def __post_init__(self) -> None:
         if self.workload not in WORKLOADS:

@@ -11,7 +11,7 @@ from optistack_bench.counters import HIT_TIERS, Counts
 from optistack_bench.load import Played
 from optistack_bench.records import Record
 from optistack_bench.result import Repeat, SessionHits
-from optistack_bench.statistics import quantile
+from optistack_bench.statistics import TAILS, quantile
 
 BUCKETS = ((32, "under 32"), (128, "32 to 127"), (512, "128 to 511"))
 LAST_BUCKET = "512 and more"
@@ -35,6 +35,8 @@ def summarize(played: Played, counts: Counts, gauges: Sequence[dict[str, float]]
     if good:
         figures["prompt_tokens_mean"] = fmean(record.prompt_tokens for record in good)
         figures["output_tokens_mean"] = fmean(record.output_tokens for record in good)
+        figures["without_usage"] = float(sum(not record.counted for record in good))
+    figures |= _quantiles("connect_s", [one.connect_s for one in good if one.connect_s is not None])
     return Repeat(
         figures=figures,
         by_domain=_groups(good, lambda record: record.domain),
@@ -74,8 +76,8 @@ def latencies(good: Sequence[Record]) -> dict[str, float]:
 def _quantiles(name: str, values: Sequence[float]) -> dict[str, float]:
     if not values:
         return {}
-    shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-    return {f"{name}_mean": fmean(values), **{f"{name}_{key}": quantile(values, at) for key, at in shares.items()}}
+    found = {f"{name}_{key}": quantile(values, at) for key, at in {"p50": 0.5, **TAILS}.items()}
+    return {f"{name}_n": float(len(values)), f"{name}_mean": fmean(values), **found}
 
 
 def _throughput(good: Sequence[Record], played: Played, gpus: int) -> dict[str, float]:
@@ -139,6 +141,8 @@ def _cache(good: Sequence[Record], counts: Counts) -> dict[str, float]:
                 figures[f"hit_rate_{tier.removesuffix('_hit_tokens')}"] = value / asked
         if said:
             figures["hits_agree"] = float(abs(counts.hit_tokens - sum(said)) <= AGREE_SHARE * prompt)
+    above = [record for record in good if (record.cached_tokens or 0) > record.prompt_tokens]
+    figures["cached_above_prompt"] = float(len(above))
     first = [record for record in good if not record.reusable_tokens and record.cached_tokens]
     figures["foreign_hits"] = float(sum(record.cached_tokens or 0 for record in first))
     return figures

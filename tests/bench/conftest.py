@@ -33,7 +33,7 @@ class Script:
     """How the engine behaves. ``token_s`` is the time of a token, ``first_s`` that of a prompt; ``fail`` the status of
     the requests with these numbers (from 0); ``dies_at`` the request at which the server goes away for good; ``cut_at``
     the one whose stream ends without a word; ``lie`` is added to what usage says of the cache; ``usage`` stands in the
-    place of it all."""
+    place of it all, and False sends none."""
 
     token_s: float = 0.0
     first_s: float = 0.0
@@ -161,7 +161,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.engine.counts["accepted"] += tokens
             details = {"cached_tokens": cached + script.lie}
             usage = {"prompt_tokens": len(prompt), "completion_tokens": tokens, "prompt_tokens_details": details}
-            self._event({"choices": [], "usage": script.usage or usage})
+            if script.usage is not False:
+                self._event({"choices": [], "usage": script.usage or usage})
             self._chunk(b"data: [DONE]\n\n")
             self.wfile.write(b"0\r\n\r\n")
 
