@@ -19,6 +19,7 @@ import httptools
 from optistack.errors import InputError
 
 COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
 PLAIN = "!#$&'()*+,/:;=?@[]^`{|}"
 """What stands in a session's name as it is; anything else that is no letter or digit of ASCII is percent-encoded."""
 
@@ -27,7 +28,8 @@ PLAIN = "!#$&'()*+,/:;=?@[]^`{|}"
 class Answer:
     """One request's, as it came. Times are of the monotonic clock, in seconds; ``chunks_s`` has one for every chunk
     that carries tokens. ``connect_s`` is what it took to open a connection before it was sent, None on one that was
-    open. ``error`` is "" for an answer that is whole, else what went wrong; ``detail`` the server's words."""
+    open. ``error`` is "" for an answer that is whole, else what went wrong; ``detail`` the server's words.
+    ``events`` are a chat's chunks with their times, which are still to be read: ``chunks_s`` is empty."""
 
     sent_s: float
     ended_s: float = 0.0
@@ -36,6 +38,7 @@ class Answer:
     usage: dict[str, Any] | None = None
     error: str = ""
     detail: str = ""
+    events: list[tuple[float, bytes]] = field(default_factory=list)
 
     @property
     def connection_failed(self) -> bool:
@@ -60,9 +63,12 @@ def _is_usage(usage: Any) -> bool:
 
 
 class Stream(asyncio.Protocol):
-    """One connection; :meth:`ask` sends a request and returns its whole answer. Not for two requests at once."""
+    """One connection; :meth:`ask` sends a request and returns its whole answer. Not for two requests at once.
 
-    def __init__(self) -> None:
+    One that ``keeps`` puts each chunk into the answer's ``events`` instead of counting it, to be read afterwards."""
+
+    def __init__(self, keeps: bool = False) -> None:
+        self._keeps = keeps
         self.usable = True
         self._transport: asyncio.Transport | None = None
         self._done: asyncio.Future[None] | None = None
@@ -124,7 +130,10 @@ class Stream(asyncio.Protocol):
             self._answer.error, self._answer.detail = "error event", event[5:305].decode(errors="replace").strip()
             return
         if b'"choices":[]' not in event and b'"choices": []' not in event:
-            self._answer.chunks_s.append(self._now)
+            if self._keeps:
+                self._answer.events.append((self._now, event[5:]))
+            else:
+                self._answer.chunks_s.append(self._now)
 
     def _usage(self, text: bytes) -> None:
         try:
@@ -171,7 +180,8 @@ class Stream(asyncio.Protocol):
 class Client:
     """Asks one server for streams; idle connections are used again. ``fields`` go into every request's body.
 
-    ``url`` has scheme, host and port. Raises InputError for another one.
+    In a ``chat`` prompts are messages, and what is answered is kept. ``url`` has scheme, host and port. Raises
+    InputError for another one.
     """
 
     url: str
@@ -179,6 +189,7 @@ class Client:
     session_header: str
     api_key: str | None = None
     timeout_s: float = 600.0
+    chat: bool = False
     _idle: list[Stream] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -189,14 +200,15 @@ class Client:
         # Reading the certificates takes longer than connecting: once, and not while answers arrive.
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
-        self._path = parts.path.rstrip("/") + COMPLETIONS
+        self._path = parts.path.rstrip("/") + (CHAT if self.chat else COMPLETIONS)
         self._head = json.dumps({**self.fields, "stream": True, "stream_options": {"include_usage": True}})[:-1]
         key = f"Authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
         self._headers = f"POST {self._path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{key}Content-Type: application/json\r\n"
 
     async def ask(self, prompt: bytes, *, max_tokens: int, session: str) -> Answer:
-        """The answer to ``prompt``, a JSON array of token ids. Never raises for what the server does."""
-        body = b'%b,"max_tokens":%d,"prompt":%b}' % (self._head.encode(), max_tokens, prompt)
+        """The answer to ``prompt``, a JSON array of token ids or messages. Never raises for what the server does."""
+        name = b"messages" if self.chat else b"prompt"
+        body = b'%b,"max_tokens":%d,"%b":%b}' % (self._head.encode(), max_tokens, name, prompt)
         head = (
             f"{self._headers}{self.session_header}: {quote(session, safe=PLAIN)}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
@@ -211,7 +223,7 @@ class Client:
             opened_s = perf_counter()
             answer = await stream.ask(head.encode() + body, self.timeout_s)
             answer.connect_s = None if reused else opened_s - started_s
-            if answer.error == CUT and reused and not answer.chunks_s:
+            if answer.error == CUT and reused and not answer.chunks_s and not answer.events:
                 continue  # a server may close what is idle at the moment it is used
             if stream.usable:
                 self._idle.append(stream)
@@ -219,7 +231,7 @@ class Client:
 
     async def _connect(self) -> Stream:
         loop = asyncio.get_running_loop()
-        _, stream = await loop.create_connection(Stream, self._host, self._port, ssl=self._tls)
+        _, stream = await loop.create_connection(lambda: Stream(self.chat), self._host, self._port, ssl=self._tls)
         return stream
 
     def close(self) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from time import perf_counter
 
 from optistack_bench.client import CONNECTION_ERRORS, TIMEOUT, Client
+from optistack_bench.conversation import Conversation
 from optistack_bench.records import Record, record_of
 from optistack_bench.workload import Session, Workload
 
@@ -168,6 +169,7 @@ class Player:
         return self._servers[server_of(number, len(self._servers))]
 
     async def _session(self, session: Session, server: _Server) -> None:
+        chat = Conversation()
         for number, turn in enumerate(session.turns):
             await asyncio.sleep(turn.think_s)
             async with asyncio.TaskGroup() as forks:
@@ -176,12 +178,15 @@ class Player:
                 self._flights.change(1)
                 try:
                     answer = await server.client.ask(
-                        turn.prompt,
+                        chat.ask(turn) if turn.text else turn.prompt,
                         max_tokens=1 if self._loop.prefill_only else turn.output_tokens,
                         session=session.name,
                     )
                 finally:
                     self._flights.change(-1)
+                if turn.text:
+                    turn = replace(turn, reusable_tokens=chat.known_tokens or turn.reusable_tokens)
+                    chat.answered(turn, answer)
                 record = record_of(answer, session, number, turn, self._zero_s, turn.think_s)
                 self._played.records.append(record)
                 self._on_record(record)

@@ -13,8 +13,10 @@ from time import perf_counter, process_time
 from optistack.cli.options import API_KEY_VARIABLE
 from optistack.errors import CheckFailedError, InputError, OptistackError
 from optistack.verify.endpoint import Endpoint
+from optistack_bench.chat import TEMPLATE_TOKENS, ChatTexts
 from optistack_bench.client import Client
-from optistack_bench.corpus import read_texts
+from optistack_bench.conversation import TOOLS
+from optistack_bench.corpus import read_chat_texts, read_texts
 from optistack_bench.counters import Counts, between, pages, read_gauges, read_totals
 from optistack_bench.load import RECORDED, Loop, Played, Player
 from optistack_bench.records import Journal, Record
@@ -23,39 +25,14 @@ from optistack_bench.server import read_server
 from optistack_bench.settings import Settings, WorkloadMaker
 from optistack_bench.summary import summarize
 from optistack_bench.synthetic import Texts
+from optistack_bench.target import Target
 from optistack_bench.workload import Workload
 
 GAUGES_EVERY_S = 1.0
 ALIVE_TRIES = 4
 ALIVE_EVERY_S = 0.5
-
-
-@dataclass(frozen=True)
-class Target:
-    """``url`` is where requests go, ``engines`` whose metrics are read (the replicas behind a router, or itself).
-
-    ``spread`` are replicas that nothing stands before: sessions take turns between them, and stay where they began.
-    """
-
-    name: str
-    url: str
-    engines: tuple[str, ...] = ()
-    spread: tuple[str, ...] = ()
-    gpus: int = 1
-    plan_hash: str | None = None
-    planned_kv_tokens: int | None = None
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """Where requests go."""
-        return self.spread or (self.url,)
-
-    @property
-    def rule(self) -> str:
-        """What has to be said about where they go."""
-        if len(self.spread) < 2:
-            return ""
-        return f"{len(self.spread)} replicas without a router: sessions take turns, and stay where they began."
+NEEDED = "It has to take token ids as the prompt of /v1/completions, and to stream."
+NEEDED_IN_A_CHAT = "It has to chat at /v1/chat/completions and to stream; with --tools, to have a parser of tool calls."
 
 
 @dataclass
@@ -67,7 +44,7 @@ class Bench:
     journal: Journal
     say: Callable[[str], None]
     server: Server = field(init=False)
-    texts: Texts = field(default_factory=lambda: Texts({}))
+    texts: Texts | ChatTexts = field(default_factory=lambda: Texts({}))
     text_rule: str = ""
     salts: int = 0
 
@@ -89,7 +66,9 @@ class Bench:
 
     def _ask(self) -> None:
         self.server = read_server(self._front, self._engines[0], self.target, self.settings.context_tokens)
-        if self.settings.needs_text:
+        if self.settings.chat:
+            self.texts, self.text_rule = read_chat_texts(self._engines[0], self.settings.domains)
+        elif self.settings.needs_text:
             longest = self.settings.text_tokens(self.server.context_tokens)
             self.texts, self.text_rule = read_texts(self._engines[0], self.settings.domains, longest_tokens=longest)
 
@@ -163,7 +142,7 @@ class Bench:
             said = f"{bad.error}: {bad.detail}" if bad else played.ended
             raise CheckFailedError(
                 f"{self.target.url} answered no request of the warm-up: {said}.",
-                fix="It has to take token ids as the prompt of /v1/completions, and to stream.",
+                fix=NEEDED_IN_A_CHAT if self.settings.chat else NEEDED,
             )
 
     def _repeat(self, workload: Workload, loop: Loop, number: int, point: Point) -> Repeat:
@@ -182,9 +161,10 @@ class Bench:
         cpu_s, wall_s = process_time(), perf_counter()
         played = self._play(workload, loop, on_record, gauges)
         share = (process_time() - cpu_s) / (perf_counter() - wall_s)
+        spare = TEMPLATE_TOKENS if self.settings.chat else 0
         if played.ended:  # its counters cannot be read any more, and the generator waited for it
-            return summarize(played, Counts({}), gauges, gpus=self.target.gpus)
-        repeat = summarize(played, between(before, self._totals()), gauges, gpus=self.target.gpus)
+            return summarize(played, Counts({}), gauges, gpus=self.target.gpus, spare_tokens=spare)
+        repeat = summarize(played, between(before, self._totals()), gauges, gpus=self.target.gpus, spare_tokens=spare)
         return repeat.model_copy(update={"figures": {**repeat.figures, "generator_cpu": share}})
 
     def _play(
@@ -196,8 +176,9 @@ class Bench:
     ) -> Played:
         async def work() -> Played:
             key = os.environ.get(API_KEY_VARIABLE)
+            asked = self.settings
             clients = [
-                Client(url, self._fields(), self.settings.session_header, key, self.settings.timeout_s)
+                Client(url, self._fields(), asked.session_header, key, asked.timeout_s, asked.chat)
                 for url in self.target.urls
             ]
             player = Player(clients, loop, seed=self.settings.seed, on_record=on_record, alive=self._alive)
@@ -213,8 +194,11 @@ class Bench:
             return asyncio.run(work())
 
     def _fields(self) -> dict[str, object]:
-        """What every request asks for: greedy answers of exactly the length that the workload says."""
+        """What every request asks for: greedy answers of exactly the length that the workload says, which no chat has:
+        what comes behind a model's own end is of a kind that nobody drafts or parses."""
         fields: dict[str, object] = {"model": self.server.model, "temperature": 0}
+        if self.settings.chat:
+            return fields | ({"tools": TOOLS} if self.settings.tools else {})
         return fields | {"ignore_eos": True} if self.server.engine != "unknown" else fields
 
     def _totals(self) -> dict[str, float] | None:

@@ -15,10 +15,10 @@ from optistack.errors import InputError
 from optistack.facts.detect import detect_node
 from optistack.plan.deploy import check_machine, check_weights, deployment_of
 from optistack_bench.load import Loop
-from optistack_bench.measure import Target
 from optistack_bench.result import Result
 from optistack_bench.run import running
 from optistack_bench.settings import Settings
+from optistack_bench.target import Target
 
 if TYPE_CHECKING:
     from optistack.engines.progress import Progress

@@ -18,7 +18,7 @@ from optistack_bench.settings import Settings
 
 if TYPE_CHECKING:
     from optistack.engines.progress import Progress
-    from optistack_bench.measure import Target
+    from optistack_bench.target import Target
 
 NEEDED = ("httptools",)
 

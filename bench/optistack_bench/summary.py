@@ -19,10 +19,18 @@ AGREE_SHARE = 0.02
 """Cached tokens by usage and by the engine's counters agree within this share of the prompts' tokens."""
 
 
-def summarize(played: Played, counts: Counts, gauges: Sequence[dict[str, float]], *, gpus: int) -> Repeat:
-    """``gauges`` are readings taken while it ran; ``gpus`` divides what is a GPU's."""
+def summarize(
+    played: Played, counts: Counts, gauges: Sequence[dict[str, float]], *, gpus: int, spare_tokens: int = 0
+) -> Repeat:
+    """``gauges`` are readings taken while it ran; ``gpus`` divides what is a GPU's; ``spare_tokens`` of a first prompt
+    may be cached without being a sign of an earlier run."""
     good = [record for record in played.records if not record.error]
-    figures = {**latencies(good), **_throughput(good, played, gpus), **_cache(good, counts), **_gauges(gauges)}
+    figures = {
+        **latencies(good),
+        **_throughput(good, played, gpus),
+        **_cache(good, counts, spare_tokens),
+        **_gauges(gauges),
+    }
     if counts.acceptance_length is not None:
         figures["acceptance_length"] = counts.acceptance_length
     queued = counts.get("queued_requests")
@@ -123,7 +131,7 @@ def _share_before(record: Record, until_s: float) -> float:
     return come / (1 + len(record.gaps_s))
 
 
-def _cache(good: Sequence[Record], counts: Counts) -> dict[str, float]:
+def _cache(good: Sequence[Record], counts: Counts, spare_tokens: int) -> dict[str, float]:
     """Hit rates: of prompt tokens by usage, by the engine's counters, and what the workload allows at best."""
     figures: dict[str, float] = {}
     prompt = sum(record.prompt_tokens for record in good)
@@ -143,7 +151,7 @@ def _cache(good: Sequence[Record], counts: Counts) -> dict[str, float]:
             figures["hits_agree"] = float(abs(counts.hit_tokens - sum(said)) <= AGREE_SHARE * prompt)
     above = [record for record in good if (record.cached_tokens or 0) > record.prompt_tokens]
     figures["cached_above_prompt"] = float(len(above))
-    first = [record for record in good if not record.reusable_tokens and record.cached_tokens]
+    first = [record for record in good if not record.reusable_tokens and (record.cached_tokens or 0) > spare_tokens]
     figures["foreign_hits"] = float(sum(record.cached_tokens or 0 for record in first))
     return figures
 

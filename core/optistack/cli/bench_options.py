@@ -60,6 +60,11 @@ MaxErrors = Annotated[
     float, typer.Option("--max-errors", min=0, max=1, metavar="SHARE", help="Of a repeat's requests, that may fail.")
 ]
 
+Chat = Annotated[
+    bool, typer.Option("--chat", help="Messages to /v1/chat/completions, with the server's own answers as history.")
+]
+Tools = Annotated[bool, typer.Option("--tools", help="With --chat: offer tools, so that calls of them are parsed.")]
+
 
 @dataclass(frozen=True)
 class Given:
@@ -79,6 +84,8 @@ class Given:
     sessions: Sessions = None
     turns: Turns = None
     domain: Domain = None
+    chat: Chat = False
+    tools: Tools = False
     divide: Divide = None
     think_limit: ThinkLimit = 30.0
     repeats: Repeats = 3

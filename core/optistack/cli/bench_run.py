@@ -11,9 +11,9 @@ from optistack.cli import options
 from optistack.cli.bench_options import Given
 
 if TYPE_CHECKING:
-    from optistack_bench.measure import Target
     from optistack_bench.result import Result
     from optistack_bench.settings import Settings
+    from optistack_bench.target import Target
 
 
 def measure(given: Given, users: Sequence[int], rate: str | None = None) -> Result:
@@ -76,6 +76,8 @@ def settings_of(given: Given) -> Settings:
         timeout_s=given.timeout,
         context_tokens=given.model_context,
         max_errors=given.max_errors,
+        chat=given.chat,
+        tools=given.tools,
     )
 
 
@@ -107,7 +109,7 @@ def _choices(given: Given) -> list[options.Choice]:
 
 
 def _target(endpoint: str, engines: list[str] | None, gpus: int | None) -> Target:
-    from optistack_bench.measure import Target
+    from optistack_bench.target import Target
 
     return Target("endpoint", endpoint.rstrip("/"), tuple(engines or ()), gpus=gpus or 1)
 
