@@ -80,8 +80,11 @@ def _tokenize(endpoint: Endpoint, model: str, text: str) -> list[int]:
     for at in range(0, len(text), CHUNK_CHARACTERS):
         body = {"model": model, "prompt": text[at : at + CHUNK_CHARACTERS], "add_special_tokens": False}
         response = endpoint.request("POST", "/tokenize", json=body)
-        tokens = response.json().get("tokens") if response.status_code == 200 else None
-        if not isinstance(tokens, list):
+        try:
+            tokens = response.json()["tokens"] if response.status_code == 200 else None
+        except (ValueError, LookupError, TypeError):
+            tokens = None
+        if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
             raise InputError(
                 f"{endpoint.url} does not turn text into tokens: {response.status_code} to /tokenize.",
                 fix="Give --domain made: prompts of random words.",
