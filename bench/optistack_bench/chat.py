@@ -11,8 +11,13 @@ from optistack_bench.synthetic import FIXED, session_shape
 from optistack_bench.tokens import Piece
 from optistack_bench.workload import Session, Turn, Workload, with_reuse
 
-MESSAGE_TOKENS = 16
-"""What a chat template adds to a message, roles and ends of turns, at most, as far as its length is foreseen."""
+WINDOW_CHARACTERS = 8_000
+MESSAGE_TOKENS = 48
+"""What stands in a message beside its text, at most: a head, what is asked for, the template's roles and ends."""
+UNKNOWN_CHARACTERS = 2.5
+"""A token of a server that does not tokenize for us: code takes 3 to 4 in the vocabularies of today."""
+CAUTION = 1.05
+"""Lengths are foreseen longer than counted: places within a window differ, too."""
 TEMPLATE_TOKENS = 128
 """Cached tokens of a first prompt that may be the template's own beginning, and are no sign of an earlier run."""
 
@@ -33,19 +38,29 @@ TASKS = {
 
 
 @dataclass(frozen=True)
-class ChatTexts:
-    """Text by domain. ``characters_a_token`` is the served model's, so low that lengths are not foreseen too short."""
+class Measured:
+    """A text, and how many tokens of the served model each piece of ``WINDOW_CHARACTERS`` of it has: code is denser in
+    some places than in others."""
 
-    corpora: Mapping[str, str]
-    characters_a_token: float
+    text: str
+    window_tokens: tuple[float, ...]
+
+    def tokens_a_character(self, at: int) -> float:
+        """Around the character ``at``."""
+        window = at // WINDOW_CHARACTERS
+        return self.window_tokens[window] / min(WINDOW_CHARACTERS, len(self.text) - window * WINDOW_CHARACTERS)
+
+
+@dataclass(frozen=True)
+class ChatTexts:
+    """Text by domain; ``counted`` says whether the served model's tokens were, or were guessed."""
+
+    corpora: Mapping[str, Measured]
+    counted: bool = True
 
     @property
     def domains(self) -> tuple[str, ...]:
         return tuple(self.corpora)
-
-    def piece(self, text: str) -> Piece:
-        """A message; its tokens are foreseen, not counted."""
-        return Piece(text.encode(), math.ceil(len(text) / self.characters_a_token) + MESSAGE_TOKENS)
 
 
 @dataclass
@@ -53,21 +68,21 @@ class _Reader:
     """Reads a domain's text on, from a place that its name decides, and from the front when it is at the end."""
 
     name: str
-    domain: str
-    texts: ChatTexts
+    corpus: Measured
     seed: int
 
     def __post_init__(self) -> None:
-        self._corpus = self.texts.corpora[self.domain]
-        self._at = Random(f"{self.seed} {self.name}").randrange(len(self._corpus))
+        self._at = Random(f"{self.seed} {self.name}").randrange(len(self.corpus.text))
 
-    def more(self, tokens: int) -> str:
-        left = int(tokens * self.texts.characters_a_token)
+    def more(self, tokens: float) -> str:
+        """About ``tokens`` of it."""
         parts = []
-        while left > 0:
-            part = self._corpus[self._at : self._at + left]
-            self._at = (self._at + len(part)) % len(self._corpus)
-            left -= len(part)
+        while tokens > 0:
+            rate = self.corpus.tokens_a_character(self._at)
+            room = WINDOW_CHARACTERS - self._at % WINDOW_CHARACTERS
+            part = self.corpus.text[self._at :][: min(room, math.ceil(tokens / rate))]
+            self._at = (self._at + len(part)) % len(self.corpus.text)
+            tokens -= len(part) * rate
             parts.append(part)
         return "".join(parts)
 
@@ -90,9 +105,10 @@ def chat_workload(
     """
     shared_tokens, own_tokens, output_tokens = FIXED.get(name, (0, 0, 0))
     shared = {
-        domain: f"# shared {domain}, run {salt}\n" + _Reader(f"shared-{domain}", domain, texts, seed).more(tokens)
-        for domain in texts.domains
-        if (tokens := -(-shared_tokens // divide))
+        domain: f"# shared {domain}, run {salt}\n"
+        + _Reader(f"shared-{domain}", corpus, seed).more(shared_tokens / divide)
+        for domain, corpus in texts.corpora.items()
+        if shared_tokens
     }
     random = Random(seed)
     built = []
@@ -102,11 +118,15 @@ def chat_workload(
             shape = [(own_tokens, output_tokens, 0.0)]
         else:
             shape = list(session_shape(random, turns, think_limit_s))
-        built.append(_session(f"session-{at}", domain, shape, shared.get(domain, ""), divide, seed, salt, texts))
+        reader = _Reader(f"session-{at}", texts.corpora[domain], seed)
+        head = shared_tokens // divide, shared.get(domain, "")
+        built.append(_session(reader, domain, shape, head, divide, salt))
     rules = [
         f"Messages to /v1/chat/completions{', with tools to call' if tools else ''}, with seed {seed}. Between them "
         "stand the answers that this engine gave: two runs have the same messages of the user, not the same tokens.",
-        f"Lengths are foreseen at {texts.characters_a_token:.2f} characters a token; figures go by the server's usage.",
+        "Lengths are foreseen from the tokens of the text"
+        + ("" if texts.counted else f" at {UNKNOWN_CHARACTERS} characters each, since the server does not tokenize")
+        + "; figures go by the server's usage.",
         "An answer ends where the model ends it, and at the length of the workload at most.",
     ]
     if name not in FIXED:
@@ -117,26 +137,27 @@ def chat_workload(
 
 
 def _session(
-    name: str,
+    reader: _Reader,
     domain: str,
     shape: Sequence[tuple[int, int, float]],
-    shared: str,
+    shared: tuple[int, str],
     divide: int,
-    seed: int,
     salt: int,
-    texts: ChatTexts,
 ) -> Session:
-    """``shape`` has for each turn the tokens that are new, those of the answer, and the pause before it."""
-    reader = _Reader(name, domain, texts, seed)
-    pieces: tuple[Piece, ...] = (texts.piece(shared),) if shared else ()
+    """``shape`` has for each turn the tokens that are new, those of the answer, and the pause before it; ``shared`` the
+    tokens that all sessions begin with, and their text."""
+    pieces: tuple[Piece, ...] = (_piece(shared[1], shared[0]),) if shared[1] else ()
     turns = []
     for number, (new, output, think_s) in enumerate(shape):
         task = TASKS[domain][number % len(TASKS[domain])]
-        tokens = -(-new // divide) - texts.piece(task).tokens
-        head = "" if number else f"# {name}, run {salt}\n"
-        text = f"{head}{reader.more(tokens)}\n\n{task}"
-        pieces += (texts.piece(text),)
-        turns.append(Turn(pieces, -(-output // divide), think_s, text=text if number else shared + text))
+        head = "" if number else f"# {reader.name}, run {salt}\n"
+        text = f"{head}{reader.more(new / divide)}\n\n{task}"
+        pieces += (_piece(text, new / divide + MESSAGE_TOKENS),)
+        turns.append(Turn(pieces, -(-output // divide), think_s, text=text if number else shared[1] + text))
         # The answer stands here when the next turn is asked for: its length at most.
-        pieces += (Piece(f"answer {number} of {name}".encode(), -(-output // divide)),)
-    return Session(name, domain, tuple(turns))
+        pieces += (Piece(f"answer {number} of {reader.name}".encode(), -(-output // divide)),)
+    return Session(reader.name, domain, tuple(turns))
+
+
+def _piece(text: str, tokens: float) -> Piece:
+    return Piece(text.encode(), math.ceil(CAUTION * tokens))

@@ -9,17 +9,13 @@ from pathlib import Path
 
 from optistack.errors import InputError
 from optistack.verify.endpoint import Endpoint
-from optistack_bench.chat import TASKS, ChatTexts
+from optistack_bench.chat import TASKS, UNKNOWN_CHARACTERS, WINDOW_CHARACTERS, ChatTexts, Measured
 from optistack_bench.synthetic import MADE, Texts
 
 DOMAINS = ("code", "prose", MADE)
 CHUNK_CHARACTERS = 40_000
 """Text is tokenized in parts of this size; the seams between them do not matter, since ids are what is sent."""
 CHARACTERS_A_TOKEN = 4
-UNKNOWN_CHARACTERS = 2.5
-"""A token of a server that does not tokenize for us: code takes 3 to 4 in the vocabularies of today."""
-CAUTION = 0.9
-"""Of the characters a token that a sample has: no other part of the text shall have more tokens than foreseen."""
 
 
 def read_texts(endpoint: Endpoint, domains: Sequence[str], *, longest_tokens: int) -> tuple[Texts, str]:
@@ -35,29 +31,40 @@ def read_texts(endpoint: Endpoint, domains: Sequence[str], *, longest_tokens: in
     if not real:
         return Texts({}), "Prompts are random words: they say nothing about acceptance."
     model = endpoint.model()
-    characters = max(200_000, 4 * longest_tokens * CHARACTERS_A_TOKEN)
+    characters = _characters(longest_tokens)
     corpora = {domain: _tokenize(endpoint, model, source(domain)[:characters]) for domain in real}
     return Texts(corpora), _what_it_is(real)
 
 
-def read_chat_texts(endpoint: Endpoint, domains: Sequence[str]) -> tuple[ChatTexts, str]:
-    """Text of ``domains`` as it is, and a sentence on what it is. How many characters make a token is asked of the
-    server's ``/tokenize``, and taken to be UNKNOWN_CHARACTERS where it has none. Raises InputError for a domain that
-    has no text."""
+def read_chat_texts(endpoint: Endpoint, domains: Sequence[str], *, longest_tokens: int) -> tuple[ChatTexts, str]:
+    """Text of ``domains`` as it is, and a sentence on what it is. How long it is in tokens is asked of the server's
+    ``/tokenize``, and guessed where it has none. Raises InputError for a domain that has no text."""
     for domain in domains:
         if domain not in TASKS:
             raise InputError(f"A chat has no domain {domain!r}.", fix=f"Give some of {', '.join(TASKS)}.")
-    corpora = {domain: source(domain) for domain in domains}
+    texts = {domain: source(domain)[: _characters(longest_tokens)] for domain in domains}
     try:
         model = endpoint.model()
-        known = min(
-            len(sample) / max(1, len(_tokenize(endpoint, model, sample)))
-            for sample in (text[len(text) // 2 :][:CHUNK_CHARACTERS] for text in corpora.values())
-        )
+        corpora = {
+            domain: Measured(text, tuple(len(_tokenize(endpoint, model, window)) for window in _windows(text)))
+            for domain, text in texts.items()
+        }
+        return ChatTexts(corpora), _what_it_is(domains)
     except InputError:
-        known = UNKNOWN_CHARACTERS
-    texts = ChatTexts(corpora, CAUTION * known)
-    return texts, _what_it_is(domains)
+        guessed = {
+            domain: Measured(text, tuple(len(window) / UNKNOWN_CHARACTERS for window in _windows(text)))
+            for domain, text in texts.items()
+        }
+        return ChatTexts(guessed, counted=False), _what_it_is(domains)
+
+
+def _windows(text: str) -> list[str]:
+    return [text[at : at + WINDOW_CHARACTERS] for at in range(0, len(text), WINDOW_CHARACTERS)]
+
+
+def _characters(longest_tokens: int) -> int:
+    """How much text is taken: four sessions of that length, where there is as much."""
+    return max(200_000, 4 * longest_tokens * CHARACTERS_A_TOKEN)
 
 
 def _what_it_is(domains: Sequence[str]) -> str:

@@ -185,7 +185,7 @@ class Player:
                 finally:
                     self._flights.change(-1)
                 if turn.text:
-                    turn = replace(turn, reusable_tokens=chat.known_tokens or turn.reusable_tokens)
+                    turn = replace(turn, reusable_tokens=chat.known_tokens if number else turn.reusable_tokens)
                     chat.answered(turn, answer)
                 record = record_of(answer, session, number, turn, self._zero_s, turn.think_s)
                 self._played.records.append(record)

@@ -66,11 +66,10 @@ class Bench:
 
     def _ask(self) -> None:
         self.server = read_server(self._front, self._engines[0], self.target, self.settings.context_tokens)
-        if self.settings.chat:
-            self.texts, self.text_rule = read_chat_texts(self._engines[0], self.settings.domains)
-        elif self.settings.needs_text:
+        if self.settings.needs_text:
             longest = self.settings.text_tokens(self.server.context_tokens)
-            self.texts, self.text_rule = read_texts(self._engines[0], self.settings.domains, longest_tokens=longest)
+            read = read_chat_texts if self.settings.chat else read_texts
+            self.texts, self.text_rule = read(self._engines[0], self.settings.domains, longest_tokens=longest)
 
     def point(self, loop: Loop, keep: Callable[[Point], None]) -> Point:
         """Measure under ``loop``. ``keep`` is given the point after each repeat, and also when it is broken off.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.bench.conftest import Engine, Script
 
 from optistack.cli.run import run
-from optistack_bench.chat import TASKS, ChatTexts, chat_workload
+from optistack_bench.chat import TASKS, ChatTexts, Measured, chat_workload
 from optistack_bench.client import Answer
 from optistack_bench.conversation import Conversation, read_answer
 from optistack_bench.workload import Turn
@@ -107,10 +107,10 @@ def test_the_fixed_shapes_and_servers_that_do_not_tokenize(capsys: pytest.Captur
     with Engine(Script(tokenizes=False, context=8192)) as engine:
         assert chat(engine, "--workload", "50k-200", "--divide", "auto", "--sessions", "2", "--json") == 0
     one, two = (body["messages"][0]["content"] for body in engine.asked)
-    shared = 45_000 // 8 * 2.25
+    shared = 45_000 / 8 * 2.5
     assert one[: int(shared)] == two[: int(shared)] and one != two
     (point,) = json.loads(capsys.readouterr().out)["points"]
-    assert "2.25 characters a token" in " ".join(point["workload"]["rules"])
+    assert "at 2.5 characters each, since the server does not tokenize" in " ".join(point["workload"]["rules"])
     assert point["workload"]["longest_tokens"] <= 8192
 
 
@@ -120,7 +120,7 @@ def test_the_fixed_shapes_and_servers_that_do_not_tokenize(capsys: pytest.Captur
         (["--domain", "made"], "A chat needs real text"),
         (["--workload", "trace", "--trace", "t.jsonl"], "A chat needs real text"),
         (["--domain", "poems"], "A chat has no domain 'poems'"),
-        (["--workload", "3k-100"], "takes 3,1"),
+        (["--workload", "3k-100"], "takes 3,301 tokens"),
     ],
 )
 def test_what_cannot_be_a_chat(
@@ -133,7 +133,18 @@ def test_what_cannot_be_a_chat(
     assert engine.asked == []
 
 
-TEXTS = ChatTexts({"code": "def f(x):\n    return x\n" * 50, "prose": "All is well. " * 90}, 2.7)
+DENSE, THIN = "12345678" * 1000, "a word after the other " * 1000
+TEXTS = ChatTexts(
+    {
+        "code": Measured(DENSE + THIN, (8000.0, 2000.0, 2000.0, 1750.0)),
+        "prose": Measured(THIN, (2000.0, 2000.0, 1750.0)),
+    }
+)
+"""Text of a token a character, and of a quarter of one."""
+
+
+def tokens_of(text: str) -> float:
+    return sum(1 if letter.isdecimal() else 0.25 for letter in text)
 
 
 @given(st.sampled_from(["sessions", "3k-100", "50k-200"]), st.sampled_from([8, 64, 512]), st.integers(0, 3))
@@ -141,15 +152,15 @@ def test_messages_have_about_the_length_of_the_workload(name: str, divide: int, 
     common: dict[str, Any] = {"turns": 3, "think_limit_s": 1.0, "seed": 1, "texts": TEXTS, "tools": False}
     made = chat_workload(name, number=4, divide=divide, salt=salt, **common)
     for session in made.sessions:
-        sent = 0
+        answers, sent = 0, 0.0
         for turn in session.turns:
-            sent += len(turn.text)
-            answers = session.turns.index(turn) * 500
-            assert sent / 2.7 <= turn.prompt_tokens, "no prompt is longer than foreseen, its answers aside"
-            assert turn.prompt_tokens - answers - 140 * len(session.turns) <= sent / 2.7
+            sent += tokens_of(turn.text)
+            foreseen = turn.prompt_tokens - answers
+            assert 0.8 * sent - 8 <= foreseen <= 1.06 * sent + 60 * len(session.turns) + 8
+            answers += turn.output_tokens
     other = chat_workload(name, number=4, divide=divide, salt=salt + 1, **common)
-    assert {turn.text for turn in made.turns()}.isdisjoint(
-        turn.text for session in other.sessions for turn in session.turns[:1]
+    assert {session.turns[0].text for session in made.sessions}.isdisjoint(
+        session.turns[0].text for session in other.sessions
     )
 
 

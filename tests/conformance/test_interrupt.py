@@ -101,6 +101,26 @@ def test_a_server_that_goes_away_ends_the_run_and_is_no_pass(tmp_path: Path) -> 
     assert "(incomplete)" in page and "is gone" in page
 
 
+def test_the_pytest_plugin_stops_where_a_server_is_gone(tmp_path: Path) -> None:
+    killing = """
+import os, sys, pytest
+
+class Killing:
+    def pytest_runtest_call(self, item):
+        if item.name.startswith("test_usage"):
+            os.kill(int(sys.argv[1]), 9)
+
+words = ["--pyargs", "optistack_conformance", "--endpoint", sys.argv[2], "--conformance", "tiers=0", "-q"]
+sys.exit(pytest.main([*words, "-p", "no:cacheprovider"], plugins=[Killing()]))
+"""
+    with served() as (url, server):
+        command = [sys.executable, "-c", killing, str(server.pid), url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == pytest.ExitCode.INTERRUPTED
+    assert f"conformance: The server under test is gone: nobody answers at {url}" in done.stdout
+    assert "1 failed" in done.stdout
+
+
 def test_an_interruption_that_pytest_does_not_take_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def interrupted(arguments: list[str], plugins: list[Any]) -> int:
         raise KeyboardInterrupt
