@@ -20,6 +20,8 @@ CAUTION = 1.05
 """Lengths are foreseen longer than counted: places within a window differ, too."""
 TEMPLATE_TOKENS = 128
 """Cached tokens of a first prompt that may be the template's own beginning, and are no sign of an earlier run."""
+TOOLS_TOKENS = 512
+"""What the tools take that are offered, where the template writes them out, at most: they stand before all messages."""
 
 TASKS = {
     "code": (
@@ -120,7 +122,7 @@ def chat_workload(
             shape = list(session_shape(random, turns, think_limit_s))
         reader = _Reader(f"session-{at}", texts.corpora[domain], seed)
         head = shared_tokens // divide, shared.get(domain, "")
-        built.append(_session(reader, domain, shape, head, divide, salt))
+        built.append(_session(reader, domain, shape, head, divide, salt, TOOLS_TOKENS if tools else 0))
     rules = [
         f"Messages to /v1/chat/completions{', with tools to call' if tools else ''}, with seed {seed}. Between them "
         "stand the answers that this engine gave: two runs have the same messages of the user, not the same tokens.",
@@ -143,10 +145,12 @@ def _session(
     shared: tuple[int, str],
     divide: int,
     salt: int,
+    before_tokens: int,
 ) -> Session:
     """``shape`` has for each turn the tokens that are new, those of the answer, and the pause before it; ``shared`` the
-    tokens that all sessions begin with, and their text."""
+    tokens that all sessions begin with, and their text; ``before_tokens`` stand before the messages."""
     pieces: tuple[Piece, ...] = (_piece(shared[1], shared[0]),) if shared[1] else ()
+    pieces = (*([Piece(b"tools", before_tokens)] if before_tokens else []), *pieces)
     turns = []
     for number, (new, output, think_s) in enumerate(shape):
         task = TASKS[domain][number % len(TASKS[domain])]

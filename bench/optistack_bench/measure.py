@@ -13,7 +13,7 @@ from time import perf_counter, process_time
 from optistack.cli.options import API_KEY_VARIABLE
 from optistack.errors import CheckFailedError, InputError, OptistackError
 from optistack.verify.endpoint import Endpoint
-from optistack_bench.chat import TEMPLATE_TOKENS, ChatTexts
+from optistack_bench.chat import TEMPLATE_TOKENS, TOOLS_TOKENS, ChatTexts
 from optistack_bench.client import Client
 from optistack_bench.conversation import TOOLS
 from optistack_bench.corpus import read_chat_texts, read_texts
@@ -160,7 +160,7 @@ class Bench:
         cpu_s, wall_s = process_time(), perf_counter()
         played = self._play(workload, loop, on_record, gauges)
         share = (process_time() - cpu_s) / (perf_counter() - wall_s)
-        spare = TEMPLATE_TOKENS if self.settings.chat else 0
+        spare = (TEMPLATE_TOKENS + self.settings.tools * TOOLS_TOKENS) if self.settings.chat else 0
         if played.ended:  # its counters cannot be read any more, and the generator waited for it
             return summarize(played, Counts({}), gauges, gpus=self.target.gpus, spare_tokens=spare)
         repeat = summarize(played, between(before, self._totals()), gauges, gpus=self.target.gpus, spare_tokens=spare)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.bench.conftest import Engine, Script
 
 from optistack.cli.run import run
-from optistack_bench.chat import TASKS, ChatTexts, Measured, chat_workload
+from optistack_bench.chat import TASKS, TOOLS_TOKENS, ChatTexts, Measured, chat_workload
 from optistack_bench.client import Answer
-from optistack_bench.conversation import Conversation, read_answer
+from optistack_bench.conversation import TOOLS, Conversation, read_answer
 from optistack_bench.workload import Turn
 
 WORDS = ["--chat", "--domain", "code", "--think-limit", "0", "--turns", "3", "--sessions", "2", "--warmup", "0"]
@@ -58,7 +58,7 @@ def test_the_history_is_what_the_server_answered(capsys: pytest.CaptureFixture[s
 
 
 def test_a_tool_that_is_called_gets_its_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    with Engine(Script(says=CALL)) as engine:
+    with Engine(Script(says=CALL, context=8192)) as engine:
         assert chat(engine, "--tools", "--turns", "2", "--json") == 0
     assert figures_of(capsys.readouterr().out)["output_tokens_mean"] == 5
     first, second = of_session(engine, "session-0")
@@ -162,6 +162,14 @@ def test_messages_have_about_the_length_of_the_workload(name: str, divide: int, 
     assert {session.turns[0].text for session in made.sessions}.isdisjoint(
         session.turns[0].text for session in other.sessions
     )
+
+
+def test_tools_take_room_before_the_messages() -> None:
+    common: dict[str, Any] = {"number": 1, "turns": 1, "divide": 64, "think_limit_s": 0.0, "seed": 1, "salt": 0}
+    bare, offered = (chat_workload("sessions", texts=TEXTS, tools=tools, **common) for tools in (False, True))
+    assert len(json.dumps(TOOLS)) / 2.5 < TOOLS_TOKENS
+    assert offered.longest_tokens == bare.longest_tokens + TOOLS_TOKENS
+    assert [turn.text for turn in offered.turns()] == [turn.text for turn in bare.turns()]
 
 
 @pytest.mark.parametrize("event", [b"[]", b"{", b'{"choices":[{"delta":3}]}', b'{"choices":[{}]}', b'{"choices":7}'])
