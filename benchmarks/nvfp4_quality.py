@@ -11,25 +11,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from quality import difference, interval, stream_rows
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from optistack_quant_nvfp4.codec import Method, dequantize, global_scale_of, quantize
 
-sys.path.insert(0, str(Path(__file__).parent / "small_moe"))
-from text import sources
-
 WINDOW_TOKENS = 512
 INT4_GROUP = 32
-RESAMPLES = 1000
 METHODS: tuple[Method, ...] = ("amax", "mse", "four-over-six")
 SCOPES = {
     "routed experts": ("mlp.experts.",),
@@ -78,17 +73,6 @@ def weights(model: PreTrainedModel, scope: str) -> Iterator[Tensor]:
             yield from weight.data if weight.dim() == 3 else [weight.data]
 
 
-def windows(checkpoint: Path, tokens: int) -> Tensor:
-    words = AutoTokenizer.from_pretrained(checkpoint)
-    ids: list[int] = []
-    for text in sources(held_out=True):
-        ids += words(text)["input_ids"]
-        if len(ids) >= tokens:
-            break
-    count = min(len(ids), tokens) // WINDOW_TOKENS
-    return torch.tensor(ids[: count * WINDOW_TOKENS]).view(count, WINDOW_TOKENS)
-
-
 @torch.no_grad()
 def compare(
     model: PreTrainedModel, changed: PreTrainedModel, rows: Tensor
@@ -96,19 +80,12 @@ def compare(
     """By window: KL(model || changed) in nats a token, share of equal best tokens, loss of ``changed``."""
     kls, tops, losses = [], [], []
     for row in rows.to(model.device):
-        truth = model(input_ids=row[None]).logits[0].float().log_softmax(-1)
-        other = changed(input_ids=row[None]).logits[0].float().log_softmax(-1)
-        kls.append(float((truth.exp() * (truth - other)).sum(-1).mean()))
-        tops.append(float((truth.argmax(-1) == other.argmax(-1)).float().mean()))
-        losses.append(float(-other[:-1].gather(1, row[1:, None]).mean()))
+        truth, other = (one(input_ids=row[None]).logits[0] for one in (model, changed))
+        found = difference(truth, other, row)
+        kls.append(float(found.kl.mean()))
+        tops.append(float(found.same.mean()))
+        losses.append(float(found.loss.mean()))
     return kls, tops, losses
-
-
-def interval(values: list[float]) -> tuple[float, float]:
-    """95% of the bootstrapped means."""
-    draw = random.Random(0)
-    means = sorted(statistics.fmean(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
-    return means[RESAMPLES // 40], means[-RESAMPLES // 40]
 
 
 def measure(checkpoint: Path, tokens: int, device: str) -> list[Found]:
@@ -117,7 +94,7 @@ def measure(checkpoint: Path, tokens: int, device: str) -> list[Found]:
 
     model, changed = load(), load()
     kept = {name: weight.clone() for name, weight in model.state_dict().items()}
-    rows = windows(checkpoint, tokens)
+    rows = stream_rows(AutoTokenizer.from_pretrained(checkpoint), tokens, WINDOW_TOKENS, held_out=True)
 
     def run(scope: str, name: str, *changes: Change) -> Found | None:
         changed.load_state_dict(kept)

@@ -1,15 +1,17 @@
 """Start a list of configurations one after the other: the plan held against the engine, and the benchmark on each.
 
     python benchmarks/run_configurations.py benchmarks/configurations/plan-on-cpu.yaml --out DIR [--plan-only]
-        [--engine-python BACKEND=PATH] [--only NAME]
+        [--engine-python BACKEND=PATH] [--engine-version V] [--only NAME] [--seconds N]
 
 A file of configurations has a `title`, what it `needs`, `common` fields, and `configurations`: each has a name, a stack
-(relative to the file), a backend, and, where wanted, `without` (plugins), `set`, `engine_args`, `env`, and the
-words of `apply`, `bench` and `conformance` beside those that the runner gives. optistack fills in `${MODELS}` and other
+(relative to the file), a backend, and, where wanted, `without` and `plugins` (left out and added), `set`,
+`engine_args`, `env`, and the words of `apply`, `bench` and `conformance` beside those that the runner gives. `checks`
+are further command lines, by name, run from the repository's root on the running engine; {url}, {out}, {name} and
+{stack} are filled in, and what they print is kept as DIR/NAME.CHECK.json. optistack fills in `${MODELS}` and other
 variables. Each gets a row in DIR/rows.json as soon as it is done: KV tokens planned and reported, steps a second that
 the memory's bandwidth allows, the benchmark's figures, tokens/s/user measured over what the bandwidth allows, and where
-an engine refuses, what it said. `--plan-only` plans
-and starts nothing. The exit code is 1 when a configuration failed or missed the plan by more than 2%.
+an engine refuses, what it said. `--plan-only` plans and starts nothing; `--seconds` begins no configuration later than
+that. The exit code is 1 when a configuration failed or missed the plan by more than 2%.
 """
 
 from __future__ import annotations
@@ -17,8 +19,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,6 +31,9 @@ from typing import Any
 import yaml
 
 KV_TOLERANCE = 0.02
+ROOT = Path(__file__).parents[1]
+CHECK_TIMEOUT_S = 400
+MEMORY = re.compile(r"GiB|GB|KV cache|max_total_num_tokens|scales?\b", re.IGNORECASE)
 
 
 def optistack(words: list[str], env: dict[str, str], log: Path) -> tuple[int, Any]:
@@ -44,8 +52,11 @@ def optistack(words: list[str], env: dict[str, str], log: Path) -> tuple[int, An
 def stack_words(one: dict[str, Any], folder: Path, pythons: dict[str, str]) -> list[str]:
     words = ["--stack", str(folder / one["stack"]), "--backend", one["backend"], "--set", f"name={one['name']}"]
     words += [word for name in one.get("without", ()) for word in ("--no-plugin", name)]
-    words += [word for value in one.get("set", ()) for word in ("--set", value)]
+    words += [word for name in one.get("plugins", ()) for word in ("--plugin", name)]
+    words += [word for value in one.get("set", ()) for word in ("--set", os.path.expandvars(value))]
     words += [f"--engine-arg={word}" for word in one.get("engine_args", ())]
+    if one["engine_version"]:
+        words += ["--engine-version", one["engine_version"]]
     if one["backend"] in pythons:
         words += ["--engine-python", pythons[one["backend"]]]
     return words
@@ -121,14 +132,14 @@ def run_one(
     if "receipts" not in applied:
         return {**row, "failed": "apply", "exit_code": code, "error": applied.get("error", "")}
     try:
-        row |= after_start(one, applied, code, out, env, log)
+        row |= after_start(one, applied, code, folder, out, env, log)
         return row | speed(plan, row.get("figures", []))
     finally:
         optistack(["down", one["name"]], env, log)
 
 
 def after_start(
-    one: dict[str, Any], applied: dict[str, Any], code: int, out: Path, env: dict[str, str], log: Path
+    one: dict[str, Any], applied: dict[str, Any], code: int, folder: Path, out: Path, env: dict[str, str], log: Path
 ) -> dict[str, Any]:
     receipts = applied["receipts"]
     (out / f"{one['name']}.receipt.json").write_text(json.dumps(receipts, indent=1) + "\n")
@@ -151,7 +162,41 @@ def after_start(
         words = ["conformance", "--endpoint", url, "--json", *map(str, one["conformance"])]
         row["conformance_exit_code"], verdict = optistack(words, env, log)
         row["conformance"] = verdict.get("verdict")
+        (out / f"{one['name']}.conformance.json").write_text(json.dumps(verdict, indent=1) + "\n")
+    places = {"url": url, "out": str(out.absolute()), "name": one["name"], "stack": str(folder / one["stack"])}
+    row["checks"] = {
+        name: check(line.format_map(places), out / f"{one['name']}.{name}.json", env, log)
+        for name, line in one.get("checks", {}).items()
+    }
+    keep_log(one["name"], out)
     return row
+
+
+def check(line: str, file: Path, env: dict[str, str], log: Path) -> int | str:
+    """The exit code of a command line; one that takes too long or cannot start is no reason to lose the others."""
+    started = time.monotonic()
+    try:
+        with file.open("w") as out, log.open("a") as errors:
+            words = shlex.split(os.path.expandvars(line))
+            done = subprocess.run(
+                words, stdout=out, stderr=errors, env={**os.environ, **env}, cwd=ROOT, timeout=CHECK_TIMEOUT_S
+            )
+        code: int | str = done.returncode
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        code = type(problem).__name__
+    with log.open("a") as errors:
+        errors.write(f"$ {line}: {code} after {time.monotonic() - started:.1f} s\n")
+    return code
+
+
+def keep_log(name: str, out: Path) -> None:
+    """What the engine says of memory: DIR/NAME.memory.txt."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    lines = []
+    for file in sorted((state / "optistack/deployments" / name / "logs").glob("*.log")):
+        text = file.read_text(errors="replace")
+        lines += [line[:300] for line in text.splitlines() if MEMORY.search(line)]
+    (out / f"{name}.memory.txt").write_text("\n".join(lines[:80]) + "\n")
 
 
 def missed(row: dict[str, Any]) -> bool:
@@ -166,17 +211,25 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--plan-only", action="store_true")
     parser.add_argument("--engine-python", action="append", default=[], metavar="BACKEND=PATH")
+    parser.add_argument("--engine-version", metavar="V", help="to plan for, where there is no engine")
     parser.add_argument("--only", action="append", metavar="NAME")
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     given = parser.parse_args()
     document = yaml.safe_load(given.file.read_text())
     pythons = dict(word.split("=", 1) for word in given.engine_python)
     given.out.mkdir(parents=True, exist_ok=True)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    end = time.monotonic() + given.seconds
     for configuration in document["configurations"]:
-        one = {**document.get("common", {}), **configuration}
+        one = {**document.get("common", {}), **configuration, "engine_version": given.engine_version}
         if given.only and one["name"] not in given.only:
             continue
+        if time.monotonic() > end:
+            rows.append({"name": one["name"], "failed": "not begun: the time was over", "exit_code": 0})
+            continue
+        began = time.monotonic()
         row = run_one(one, given.file.parent, given.out, pythons, plan_only=given.plan_only)
+        row["seconds"] = round(time.monotonic() - began, 1)
         rows.append(row)
         (given.out / "rows.json").write_text(json.dumps({"title": document["title"], "rows": rows}, indent=1) + "\n")
         print(describe(row), flush=True)

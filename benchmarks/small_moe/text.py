@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,20 +11,28 @@ from pathlib import Path
 LEAST_BYTES, MOST_BYTES = 2_000, 200_000
 HELD_OUT = 8
 """One package in so many is held out."""
+PACKAGES = {"site-packages", "dist-packages"}
 
 
 def _digest(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
 
+def _roots() -> Iterator[Path]:
+    """The standard library, and wherever packages are: a venv's folder, the interpreter's, Debian's."""
+    yield Path(sysconfig.get_path("stdlib"))
+    for entry in sys.path:
+        if Path(entry).name in PACKAGES:
+            yield Path(entry)
+
+
 def sources(*, held_out: bool) -> Iterator[str]:
     """The texts of the split, in an order that only names decide."""
-    paths = sysconfig.get_paths()
     found: dict[str, Path] = {}
-    for root in (Path(paths["stdlib"]), Path(paths["purelib"])):
+    for root in _roots():
         for path in root.rglob("*.py"):
             name = path.relative_to(root)
-            if "site-packages" in name.parts and root.name != "site-packages":
+            if not PACKAGES.isdisjoint(name.parts):  # packages below the standard library have a root of their own
                 continue
             if (_digest(name.parts[0]) % HELD_OUT == 0) == held_out:
                 found[str(name)] = path

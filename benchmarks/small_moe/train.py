@@ -1,11 +1,12 @@
 """Train a small model of Kimi K2's kind (MLA and routed experts) on Python source, so that its outputs are not noise.
 
-    python benchmarks/small_moe/train.py DIR [--minutes 10] [--device cpu|cuda] [--seed 0]
+    python benchmarks/small_moe/train.py DIR [--minutes 10] [--batch 8] [--length 4096] [--device cpu|cuda] [--seed 0]
 
 Needs torch, transformers and tokenizers. The model has the MLA geometry that engines' kernels ask for (512 + 64), six
-layers of 16 routed experts and a shared one, and 37 million parameters. Meant for a GPU: on two cores a step of 2,048
-tokens takes many seconds. DIR gets a checkpoint in BF16 with its
-tokenizer, and training.json: loss on held-out packages by step.
+layers of 16 routed experts and a shared one, 37 million parameters, and a context of 4,096 tokens. Meant for a GPU: on
+two cores a step of 2,048 tokens takes many seconds. Weights and gradients are BF16, and the optimizer keeps float32
+copies, so that transformers' grouped experts run in one kernel. DIR gets a checkpoint in BF16 with its tokenizer, and
+training.json: loss on held-out packages by step. The minutes are of training alone.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -24,9 +26,10 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, PreTrainedToke
 
 VOCABULARY = 4096
 END = "<|end|>"
-LENGTH_TOKENS = 256
-TOKENIZER_BYTES = 20_000_000
-HELD_OUT_TOKENS = 8_192
+TOKENIZER_MB = 20
+ENCODED_TEXTS = 256
+"""Texts that are encoded at once, on all cores."""
+HELD_OUT_TOKENS = 65_536
 WARM_UP = 0.05
 """Share of the time in which the learning rate rises; behind it falls as a cosine."""
 
@@ -55,6 +58,7 @@ def config() -> DeepseekV3Config:
         routed_scaling_factor=1.0,
         max_position_embeddings=4096,
         rope_theta=50_000.0,
+        num_nextn_predict_layers=0,
         tie_word_embeddings=False,
         bos_token_id=0,
         eos_token_id=0,
@@ -70,32 +74,26 @@ def tokenizer() -> PreTrainedTokenizerFast:
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
     )
-    made.train_from_iterator(_up_to(TOKENIZER_BYTES), trainer)
+    made.train_from_iterator(_texts(TOKENIZER_MB, held_out=False), trainer)
     return PreTrainedTokenizerFast(tokenizer_object=made, bos_token=END, eos_token=END, pad_token=END)
 
 
-def _up_to(most_bytes: int) -> Iterator[str]:
-    for text in sources(held_out=False):
+def _texts(most_mb: float, *, held_out: bool) -> Iterator[str]:
+    left = most_mb * 1e6
+    for text in sources(held_out=held_out):
+        if left < 0:
+            return
         yield text
-        most_bytes -= len(text)
-        if most_bytes < 0:
-            return
+        left -= len(text)
 
 
-def token_stream(words: PreTrainedTokenizerFast, *, held_out: bool) -> Iterator[int]:
-    """Token ids of every text, END between them; training text comes round again, held-out text does not."""
-    while True:
-        for text in sources(held_out=held_out):
-            yield from words.encode(text, add_special_tokens=False)
-            yield words.eos_token_id
-        if held_out:
-            return
-
-
-def take(stream: Iterator[int], rows: int) -> torch.Tensor:
-    """``[rows, LENGTH_TOKENS + 1]`` token ids."""
-    ids = [next(stream) for _ in range(rows * (LENGTH_TOKENS + 1))]
-    return torch.tensor(ids).view(rows, LENGTH_TOKENS + 1)
+def token_stream(words: PreTrainedTokenizerFast, most_mb: float, *, held_out: bool) -> torch.Tensor:
+    """int16 token ids of the texts of a split, END behind each."""
+    parts, texts = [], _texts(most_mb, held_out=held_out)
+    while some := list(islice(texts, ENCODED_TEXTS)):
+        for one in words.backend_tokenizer.encode_batch_fast(some, add_special_tokens=False):
+            parts.append(torch.tensor([*one.ids, words.eos_token_id], dtype=torch.int16))
+    return torch.cat(parts)
 
 
 @torch.no_grad()
@@ -127,51 +125,78 @@ class Balancer:
         with torch.no_grad():
             for layer, chosen in zip(self.layers, self.chosen, strict=True):
                 bias = layer.gate.e_score_correction_bias
-                load = torch.bincount(chosen.flatten(), minlength=len(bias)).float()
+                chosen = chosen.flatten()
+                load = torch.zeros_like(bias).scatter_add_(0, chosen, torch.ones_like(chosen, dtype=bias.dtype))
                 bias += self.rate * torch.sign(load.mean() - load)
         self.chosen.clear()
 
 
-def train(folder: Path, minutes: float, device: str, batch: int, rate: float, seed: int) -> None:
-    torch.manual_seed(seed)
+class Masters:
+    """float32 copies of a BF16 model's parameters, which the optimizer moves: its steps are too small for BF16."""
+
+    def __init__(self, model: DeepseekV3ForCausalLM, rate: float) -> None:
+        self.rate = rate
+        self.of_model = list(model.parameters())
+        self.copies = [one.detach().float() for one in self.of_model]
+        self.optimizer = torch.optim.AdamW(
+            self.copies, lr=rate, betas=(0.9, 0.95), weight_decay=0.1, fused=self.copies[0].is_cuda
+        )
+        for one in self.of_model:
+            one.data = one.data.bfloat16()
+
+    @torch.no_grad()
+    def step(self, scale: float) -> None:
+        """One step of ``scale`` times the rate, on clipped gradients."""
+        for copy, one in zip(self.copies, self.of_model, strict=True):
+            copy.grad = None if one.grad is None else one.grad.float()  # an expert that nothing reached has none
+            one.grad = None
+        torch.nn.utils.clip_grad_norm_(self.copies, 1.0)
+        self.optimizer.param_groups[0]["lr"] = self.rate * scale
+        self.optimizer.step()
+        torch._foreach_copy_(self.of_model, self.copies)
+
+
+def train(folder: Path, given: argparse.Namespace) -> None:
+    torch.manual_seed(given.seed)
+    began = time.monotonic()
     words = tokenizer()
-    model = DeepseekV3ForCausalLM(config()).to(device)
-    model.train()
-    print(f"{sum(one.numel() for one in model.parameters()) / 1e6:.1f} M parameters on {device}")
-    balancer = Balancer(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.1)
-    stream = token_stream(words, held_out=False)
-    held_out = take(token_stream(words, held_out=True), HELD_OUT_TOKENS // LENGTH_TOKENS)
-    autocast = torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda")
+    stream = token_stream(words, given.text_mb, held_out=False).to(given.device)
+    held_out = token_stream(words, given.text_mb / 8, held_out=True)[: max(HELD_OUT_TOKENS, given.length)]
+    held_out = held_out[: len(held_out) // given.length * given.length].view(-1, given.length).long()
+    print(f"{len(stream):,} tokens of text and {held_out.numel():,} held out, in {time.monotonic() - began:.0f} s")
+    model = DeepseekV3ForCausalLM(config())
+    model.set_experts_implementation(given.experts)
+    model.to(given.device).train()
+    print(f"{sum(one.numel() for one in model.parameters()) / 1e6:.1f} M parameters on {given.device}", flush=True)
+    balancer, masters = Balancer(model), Masters(model, given.learning_rate)
+    within = torch.arange(given.length, device=given.device)
     curve, step, told, spent = [], 0, -math.inf, 0.0
-    while spent < minutes:
+    while spent < given.minutes:
         began = time.monotonic()
-        share = spent / minutes
-        scale = min(share / WARM_UP, 0.5 * (1 + math.cos(math.pi * share)))
-        optimizer.param_groups[0]["lr"] = rate * max(scale, 0.01)
-        rows = take(stream, batch).to(device)
+        share = spent / given.minutes
+        starts = torch.randint(len(stream) - given.length, (given.batch, 1), device=given.device)
+        rows = stream[starts + within].long()
         balancer.chosen.clear()
-        with autocast:
-            loss = model(input_ids=rows, labels=rows).loss
+        loss = model(input_ids=rows, labels=rows, use_cache=False).loss
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        masters.step(max(min(share / WARM_UP, 0.5 * (1 + math.cos(math.pi * share))), 0.01))
         balancer.step()
         step += 1
         spent += (time.monotonic() - began) / 60
-        if spent - told > minutes / 10:
+        if spent - told > given.minutes / 10:
             told = spent
-            curve.append(_told(model, held_out, batch, step, spent, float(loss.detach())))
-    curve.append(_told(model, held_out, batch, step, minutes, float(loss.detach())))
-    model.to(torch.bfloat16).save_pretrained(folder)
+            curve.append(_told(model, held_out, given.batch, step, spent, float(loss.detach())))
+    curve.append(_told(model, held_out, given.batch, step, spent, float(loss.detach())))
+    model.save_pretrained(folder)
     words.save_pretrained(folder)
     said = {
-        "seed": seed,
-        "batch": batch,
-        "learning_rate": rate,
-        "device": device,
-        "tokens": step * batch * LENGTH_TOKENS,
+        "seed": given.seed,
+        "batch": given.batch,
+        "length_tokens": given.length,
+        "learning_rate": given.learning_rate,
+        "device": given.device,
+        "text_tokens": len(stream),
+        "tokens": step * given.batch * given.length,
     }
     (folder / "training.json").write_text(json.dumps({**said, "curve": curve}, indent=1) + "\n")
 
@@ -195,10 +220,13 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--length", type=int, default=4096, help="tokens of a row")
+    parser.add_argument("--text-mb", type=float, default=200.0, help="of source to train on")
+    parser.add_argument("--experts", default="grouped_mm", help="transformers' experts implementation")
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    train(given.folder, given.minutes, given.device, given.batch, given.learning_rate, given.seed)
+    train(given.folder, given)
 
 
 if __name__ == "__main__":

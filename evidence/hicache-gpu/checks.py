@@ -53,11 +53,12 @@ class Engine:
     def __init__(self, url: str, backend: str, model: str) -> None:
         self.url, self.backend, self.model = url, backend, model
         self.endpoint = Endpoint(url)
+        self.served = self.endpoint.model()
         self.client = httpx.Client(timeout=600)
 
     def ttft_s(self, prompt: list[int]) -> float:
         """Seconds to the first token."""
-        body = {"model": self.model, "prompt": prompt, "max_tokens": 8, "temperature": 0, "stream": True}
+        body = {"model": self.served, "prompt": prompt, "max_tokens": 8, "temperature": 0, "stream": True}
         start, first = time.perf_counter(), None
         with self.client.stream("POST", f"{self.url}/v1/completions", json=body) as answer:
             answer.raise_for_status()

@@ -14,7 +14,8 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 LISTS = sorted(path for path in (ROOT / "benchmarks" / "configurations").glob("*.yaml") if "title" in path.read_text())
-KNOWN = {"name", "stack", "backend", "without", "set", "engine_args", "env", "apply", "bench", "conformance"}
+KNOWN = {"name", "stack", "backend", "without", "plugins", "set", "engine_args", "env", "apply", "bench", "conformance"}
+KNOWN |= {"checks"}
 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)

@@ -101,6 +101,13 @@ def test_kimi_on_four_b200s_with_every_plugin(kimi: ModelFacts, make_request: Ma
     assert launch.ready_path == "/health"
 
 
+def test_a_given_pool_leaves_the_rest_of_a_gpu_to_others(small: ModelFacts, render: Callable[..., Launch]) -> None:
+    shared = render(small, FP8, node="b200x4", version="0.33.0", spec={"serving": {"kv_memory_gib": 8}})
+    alone = render(small, FP8, node="b200x4", version="0.33.0")
+    needed, whole = (float(one.value_of("--gpu-memory-utilization") or 0) for one in (shared, alone))
+    assert 8 / 180 < needed < 16 / 180 < 0.9 < whole
+
+
 def test_a_laptop_gets_exact_kv_bytes_and_nothing_for_gpus(small: ModelFacts, render: Callable[..., Launch]) -> None:
     spec = {"serving": {"kv_memory_gib": 0.5, "dev_endpoints": True}}
     launch = render(small, FP8, node="cpu", version="0.32.0", spec=spec)
