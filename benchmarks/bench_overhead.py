@@ -44,7 +44,7 @@ class Stamped(client.Stream):
             lags_s.append(time.monotonic() - int(stamp[1]) / 1e9)
 
 
-async def alive() -> str:
+async def alive(url: str) -> str:
     return ""
 
 
@@ -60,7 +60,7 @@ def measure(port: int, streams: int, rate: int, chunks: int) -> dict[str, Any]:
             return await asked(prompt, max_tokens=chunks, session=session)
 
         one.ask = ask  # type: ignore[method-assign]  # the shape's own answers are too short to be steady
-        player = Player(one, Loop(users=streams), seed=0, on_record=lambda record: None, alive=alive)
+        player = Player([one], Loop(users=streams), seed=0, on_record=lambda record: None, alive=alive)
         return await player.play(workload)
 
     client.Stream = Stamped  # type: ignore[misc]  # every connection of this process is a stamped one

@@ -4,13 +4,14 @@
         [--engine-python BACKEND=PATH] [--engine-version V] [--only NAME] [--seconds N]
 
 A file of configurations has a `title`, what it `needs`, `common` fields, and `configurations`: each has a name, a stack
-(relative to the file), a backend, and, where wanted, `without` and `plugins` (left out and added), `set`, `engine_args`, `env`, and the
-words of `apply`, `bench` and `conformance` beside those that the runner gives. `checks` are further command lines, by
-name, run from the repository's root on the running engine; {url}, {out}, {name} and {stack} are filled in, and what
-they print is kept as DIR/NAME.CHECK.json. optistack fills in `${MODELS}` and other
+(relative to the file), a backend, and, where wanted, `without` and `plugins` (left out and added), `set`,
+`engine_args`, `env`, and the words of `apply`, `bench` and `conformance` beside those that the runner gives. `checks`
+are further command lines, by name, run from the repository's root on the running engine; {url}, {out}, {name} and
+{stack} are filled in, and what they print is kept as DIR/NAME.CHECK.json. optistack fills in `${MODELS}` and other
 variables. Each gets a row in DIR/rows.json as soon as it is done: KV tokens planned and reported, steps a second that
-the memory's bandwidth allows, the benchmark's figures, and where an engine refuses, what it said. `--plan-only` plans
-and starts nothing; `--seconds` begins no configuration later than that. The exit code is 1 when a configuration failed or missed the plan by more than 2%.
+the memory's bandwidth allows, the benchmark's figures, tokens/s/user measured over what the bandwidth allows, and where
+an engine refuses, what it said. `--plan-only` plans and starts nothing; `--seconds` begins no configuration later than
+that. The exit code is 1 when a configuration failed or missed the plan by more than 2%.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import yaml
@@ -60,21 +62,48 @@ def stack_words(one: dict[str, Any], folder: Path, pythons: dict[str, str]) -> l
     return words
 
 
-def bandwidth_tokens_s(plan: dict[str, Any], context_tokens: int) -> float | None:
-    """Decoding steps a second of one user, when reading memory is all that takes time: bandwidth over the bytes of a
-    step. Those are the weights that a token uses (of the routed experts the share it is routed to), the draft's, and
-    the KV of ``context_tokens``. None where the bandwidth is not known (a CPU)."""
+def bandwidth_steps_s(plan: dict[str, Any], context_tokens: float, users: float = 1.0) -> float | None:
+    """Decoding steps a second, when reading memory is all that takes time: bandwidth over the bytes of a step.
+
+    Those are the weights that the tokens of ``users`` requests use (of the routed experts those that one of them is
+    routed to, evenly and by chance; those of drafts that are verified are left out), the draft's, and the KV of
+    ``context_tokens`` of each. None where the bandwidth is not known (a CPU)."""
     gpu = plan["share"]["gpu"] or {}
     if not gpu.get("hbm_bandwidth_bytes_s"):
         return None
     budget, moe = plan["budget"], plan["model"]["moe"] or {}
-    step = budget["bytes_per_kv_token"] * context_tokens
+    step = budget["bytes_per_kv_token"] * context_tokens * users
     for line in budget["weights"]:
-        share = moe["experts_per_token"] / moe["routed_experts"] if line["label"] == "routed experts" else 1.0
+        share = 1.0
+        if line["label"] == "routed experts":
+            share -= (1 - moe["experts_per_token"] / moe["routed_experts"]) ** users
         # One row of the table is read for a token; tied weights are read again as the output layer, which is counted.
         step += line["bytes"] * share
     step += sum(line["bytes"] for line in budget["charges"] if line["label"] == "draft weights")
     return float(gpu["hbm_bandwidth_bytes_s"]) / step
+
+
+def speed(plan: dict[str, Any], figures: list[dict[str, float]]) -> dict[str, float]:
+    """Tokens/s/user as measured, as the bandwidth allows, and their ratio, in the mean over the repeats of a benchmark.
+
+    Predicted are the steps a second for the prompts and the requests in flight that were measured (in the mean, spread
+    evenly over the replicas), times the tokens that a step gave: the acceptance length, 1 without speculation. Nothing
+    where no answer had two tokens; without the prediction where the bandwidth is not known.
+    """
+    names = ("user_tokens_s_p50", "in_flight", "prompt_tokens_mean", "output_tokens_mean")
+    whole = [repeat for repeat in figures if all(name in repeat for name in names)]
+    if not whole:
+        return {}
+    measured, in_flight, prompt, output = (fmean(repeat[name] for repeat in whole) for name in names)
+    found = {"measured_user_tokens_s": measured}
+    users = max(1.0, in_flight / max(1, len(plan["launches"])))
+    steps_s = bandwidth_steps_s(plan, prompt + output / 2, users)
+    if steps_s is not None:
+        accepted = fmean(repeat.get("acceptance_length", 1.0) for repeat in whole)
+        predicted = steps_s * accepted
+        found |= {"requests_a_replica": users, "acceptance_length": accepted, "predicted_user_tokens_s": predicted}
+        found["measured_over_predicted"] = measured / predicted
+    return found
 
 
 def run_one(
@@ -91,7 +120,7 @@ def run_one(
         "engine_version": plan["engine"]["version"],
         "planned_kv_tokens": plan["budget"]["kv_tokens"],
         "bytes_per_kv_token": plan["budget"]["bytes_per_kv_token"],
-        "bandwidth_steps_s": bandwidth_tokens_s(plan, context),
+        "bandwidth_steps_s": bandwidth_steps_s(plan, context),
     }
     refused = [finding["message"] for finding in plan["findings"] if finding["severity"] == "error"]
     refused += [*plan["flag_check"]["problems"], plan["budget"]["reason"]]
@@ -103,7 +132,8 @@ def run_one(
     if "receipts" not in applied:
         return {**row, "failed": "apply", "exit_code": code, "error": applied.get("error", "")}
     try:
-        return row | after_start(one, applied, code, folder, out, env, log)
+        row |= after_start(one, applied, code, folder, out, env, log)
+        return row | speed(plan, row.get("figures", []))
     finally:
         optistack(["down", one["name"]], env, log)
 
@@ -215,6 +245,10 @@ def describe(row: dict[str, Any]) -> str:
         text += f"  reported {row['reported_kv_tokens']:>12,}  {share:+.2%}"
     if row.get("bandwidth_steps_s"):
         text += f"  bandwidth allows {row['bandwidth_steps_s']:,.0f} steps/s"
+    if "measured_user_tokens_s" in row:
+        text += f"  measured {row['measured_user_tokens_s']:,.1f} tokens/s/user"
+    if "measured_over_predicted" in row:
+        text += f", {row['measured_over_predicted']:.0%} of the {row['predicted_user_tokens_s']:,.1f} predicted"
     return text
 
 

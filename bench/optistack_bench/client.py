@@ -19,6 +19,7 @@ import httptools
 from optistack.errors import InputError
 
 COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
 PLAIN = "!#$&'()*+,/:;=?@[]^`{|}"
 """What stands in a session's name as it is; anything else that is no letter or digit of ASCII is percent-encoded."""
 
@@ -26,24 +27,28 @@ PLAIN = "!#$&'()*+,/:;=?@[]^`{|}"
 @dataclass(slots=True)
 class Answer:
     """One request's, as it came. Times are of the monotonic clock, in seconds; ``chunks_s`` has one for every chunk
-    that carries tokens. ``error`` is "" for an answer that is whole, else what went wrong; ``detail`` the server's
-    words."""
+    that carries tokens. ``connect_s`` is what it took to open a connection before it was sent, None on one that was
+    open. ``error`` is "" for an answer that is whole, else what went wrong; ``detail`` the server's words.
+    ``events`` are a chat's chunks with their times, which are still to be read: ``chunks_s`` is empty."""
 
     sent_s: float
     ended_s: float = 0.0
+    connect_s: float | None = None
     chunks_s: list[float] = field(default_factory=list)
     usage: dict[str, Any] | None = None
     error: str = ""
     detail: str = ""
+    events: list[tuple[float, bytes]] = field(default_factory=list)
 
     @property
     def connection_failed(self) -> bool:
-        return self.error in (REFUSED, CUT)
+        return self.error in CONNECTION_ERRORS
 
 
 REFUSED = "no connection"
 CUT = "cut off"
 TIMEOUT = "timeout"
+CONNECTION_ERRORS = (REFUSED, CUT)
 
 
 def _is_usage(usage: Any) -> bool:
@@ -58,9 +63,12 @@ def _is_usage(usage: Any) -> bool:
 
 
 class Stream(asyncio.Protocol):
-    """One connection; :meth:`ask` sends a request and returns its whole answer. Not for two requests at once."""
+    """One connection; :meth:`ask` sends a request and returns its whole answer. Not for two requests at once.
 
-    def __init__(self) -> None:
+    One that ``keeps`` puts each chunk into the answer's ``events`` instead of counting it, to be read afterwards."""
+
+    def __init__(self, keeps: bool = False) -> None:
+        self._keeps = keeps
         self.usable = True
         self._transport: asyncio.Transport | None = None
         self._done: asyncio.Future[None] | None = None
@@ -122,7 +130,10 @@ class Stream(asyncio.Protocol):
             self._answer.error, self._answer.detail = "error event", event[5:305].decode(errors="replace").strip()
             return
         if b'"choices":[]' not in event and b'"choices": []' not in event:
-            self._answer.chunks_s.append(self._now)
+            if self._keeps:
+                self._answer.events.append((self._now, event[5:]))
+            else:
+                self._answer.chunks_s.append(self._now)
 
     def _usage(self, text: bytes) -> None:
         try:
@@ -169,7 +180,8 @@ class Stream(asyncio.Protocol):
 class Client:
     """Asks one server for streams; idle connections are used again. ``fields`` go into every request's body.
 
-    ``url`` has scheme, host and port. Raises InputError for another one.
+    In a ``chat`` prompts are messages, and what is answered is kept. ``url`` has scheme, host and port. Raises
+    InputError for another one.
     """
 
     url: str
@@ -177,44 +189,49 @@ class Client:
     session_header: str
     api_key: str | None = None
     timeout_s: float = 600.0
+    chat: bool = False
     _idle: list[Stream] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InputError(f"{self.url!r} is not a URL.", fix="Give it like http://127.0.0.1:8000.")
-        self._host, self._tls = parts.hostname, parts.scheme == "https"
+        self._host = parts.hostname
+        # Reading the certificates takes longer than connecting: once, and not while answers arrive.
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
-        self._path = parts.path.rstrip("/") + COMPLETIONS
+        self._path = parts.path.rstrip("/") + (CHAT if self.chat else COMPLETIONS)
         self._head = json.dumps({**self.fields, "stream": True, "stream_options": {"include_usage": True}})[:-1]
         key = f"Authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
         self._headers = f"POST {self._path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{key}Content-Type: application/json\r\n"
 
     async def ask(self, prompt: bytes, *, max_tokens: int, session: str) -> Answer:
-        """The answer to ``prompt``, a JSON array of token ids. Never raises for what the server does."""
-        body = b'%b,"max_tokens":%d,"prompt":%b}' % (self._head.encode(), max_tokens, prompt)
+        """The answer to ``prompt``, a JSON array of token ids or messages. Never raises for what the server does."""
+        name = b"messages" if self.chat else b"prompt"
+        body = b'%b,"max_tokens":%d,"%b":%b}' % (self._head.encode(), max_tokens, name, prompt)
         head = (
             f"{self._headers}{self.session_header}: {quote(session, safe=PLAIN)}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
-        started_s = perf_counter()
         while True:
-            reused = bool(self._idle)
+            started_s, reused = perf_counter(), bool(self._idle)
             try:
                 stream = self._idle.pop() if reused else await self._connect()
             except OSError as error:
                 return Answer(started_s, perf_counter(), error=REFUSED, detail=str(error))
             if not stream.usable:
                 continue
+            opened_s = perf_counter()
             answer = await stream.ask(head.encode() + body, self.timeout_s)
-            if answer.error == CUT and reused and not answer.chunks_s:
+            answer.connect_s = None if reused else opened_s - started_s
+            if answer.error == CUT and reused and not answer.chunks_s and not answer.events:
                 continue  # a server may close what is idle at the moment it is used
             if stream.usable:
                 self._idle.append(stream)
             return answer
 
     async def _connect(self) -> Stream:
-        context = ssl.create_default_context() if self._tls else None
-        _, stream = await asyncio.get_running_loop().create_connection(Stream, self._host, self._port, ssl=context)
+        loop = asyncio.get_running_loop()
+        _, stream = await loop.create_connection(lambda: Stream(self.chat), self._host, self._port, ssl=self._tls)
         return stream
 
     def close(self) -> None:

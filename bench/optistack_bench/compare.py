@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from optistack.errors import InputError
 from optistack_bench.result import Point, Result
-from optistack_bench.statistics import difference
+from optistack_bench.statistics import TAILS, difference, values_needed
 
 FIGURES = {
     "ttft_s_p50": False,
@@ -30,7 +30,8 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Change:
-    """``verdict`` is ``better``, ``worse``, ``same`` (within the noise), or ``unknown`` (a side has one repeat)."""
+    """``verdict`` is ``better``, ``worse``, ``same`` (within the noise), ``unknown`` (a side has one repeat), or
+    ``too few`` (a 95th or 99th percentile of fewer values than that takes: it is nearly the largest)."""
 
     target: str
     load: str
@@ -81,7 +82,9 @@ def _changes(old: Point, new: Point) -> list[Change]:
         if mine is None or theirs is None:
             continue
         change, half = difference(mine, theirs)
-        if half is None:
+        if not (_enough(old, figure) and _enough(new, figure)):
+            verdict = "too few"
+        elif half is None:
             verdict = "unknown"
         elif abs(change) <= half:
             verdict = "same"
@@ -89,3 +92,9 @@ def _changes(old: Point, new: Point) -> list[Change]:
             verdict = "better" if (change > 0) == more_is_better else "worse"
         found.append(Change(new.target, new.load, figure, mine.mean, theirs.mean, half, verdict))
     return found
+
+
+def _enough(point: Point, figure: str) -> bool:
+    """Whether each repeat has the values that ``figure`` takes, if it is a quantile of a tail."""
+    name, _, quantile = figure.rpartition("_")
+    return quantile not in TAILS or point.values(name) >= values_needed(TAILS[quantile])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from optistack.errors import InputError
 from optistack.verify.endpoint import Endpoint
+from optistack_bench.chat import TASKS, UNKNOWN_CHARACTERS, WINDOW_CHARACTERS, ChatTexts, Measured
 from optistack_bench.synthetic import MADE, Texts
 
 DOMAINS = ("code", "prose", MADE)
@@ -30,12 +31,45 @@ def read_texts(endpoint: Endpoint, domains: Sequence[str], *, longest_tokens: in
     if not real:
         return Texts({}), "Prompts are random words: they say nothing about acceptance."
     model = endpoint.model()
-    characters = max(200_000, 4 * longest_tokens * CHARACTERS_A_TOKEN)
+    characters = _characters(longest_tokens)
     corpora = {domain: _tokenize(endpoint, model, source(domain)[:characters]) for domain in real}
+    return Texts(corpora), _what_it_is(real)
+
+
+def read_chat_texts(endpoint: Endpoint, domains: Sequence[str], *, longest_tokens: int) -> tuple[ChatTexts, str]:
+    """Text of ``domains`` as it is, and a sentence on what it is. How long it is in tokens is asked of the server's
+    ``/tokenize``, and guessed where it has none. Raises InputError for a domain that has no text."""
+    for domain in domains:
+        if domain not in TASKS:
+            raise InputError(f"A chat has no domain {domain!r}.", fix=f"Give some of {', '.join(TASKS)}.")
+    texts = {domain: source(domain)[: _characters(longest_tokens)] for domain in domains}
+    try:
+        model = endpoint.model()
+        corpora = {
+            domain: Measured(text, tuple(len(_tokenize(endpoint, model, window)) for window in _windows(text)))
+            for domain, text in texts.items()
+        }
+        return ChatTexts(corpora), _what_it_is(domains)
+    except InputError:
+        guessed = {
+            domain: Measured(text, tuple(len(window) / UNKNOWN_CHARACTERS for window in _windows(text)))
+            for domain, text in texts.items()
+        }
+        return ChatTexts(guessed, counted=False), _what_it_is(domains)
+
+
+def _windows(text: str) -> list[str]:
+    return [text[at : at + WINDOW_CHARACTERS] for at in range(0, len(text), WINDOW_CHARACTERS)]
+
+
+def _characters(longest_tokens: int) -> int:
+    """How much text is taken: four sessions of that length, where there is as much."""
+    return max(200_000, 4 * longest_tokens * CHARACTERS_A_TOKEN)
+
+
+def _what_it_is(domains: Sequence[str]) -> str:
     version = platform.python_version()
-    return Texts(
-        corpora
-    ), f"Text of {' and '.join(real)}: the sources and the manual that Python {version} brings along."
+    return f"Text of {' and '.join(domains)}: the sources and the manual that Python {version} brings along."
 
 
 def source(domain: str) -> str:
@@ -53,8 +87,11 @@ def _tokenize(endpoint: Endpoint, model: str, text: str) -> list[int]:
     for at in range(0, len(text), CHUNK_CHARACTERS):
         body = {"model": model, "prompt": text[at : at + CHUNK_CHARACTERS], "add_special_tokens": False}
         response = endpoint.request("POST", "/tokenize", json=body)
-        tokens = response.json().get("tokens") if response.status_code == 200 else None
-        if not isinstance(tokens, list):
+        try:
+            tokens = response.json()["tokens"] if response.status_code == 200 else None
+        except (ValueError, LookupError, TypeError):
+            tokens = None
+        if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
             raise InputError(
                 f"{endpoint.url} does not turn text into tokens: {response.status_code} to /tokenize.",
                 fix="Give --domain made: prompts of random words.",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 from time import perf_counter
 
-from optistack_bench.client import Answer, Client
+from optistack_bench.client import CONNECTION_ERRORS, TIMEOUT, Client
+from optistack_bench.conversation import Conversation
 from optistack_bench.records import Record, record_of
 from optistack_bench.workload import Session, Workload
 
@@ -33,7 +34,8 @@ class Loop:
 @dataclass
 class Played:
     """What happened. ``full_s`` is the time until which every user had work; ``active_s`` the integral of the requests
-    in flight until then, counted apart from the records (in request-seconds). ``ended`` says why it was broken off."""
+    in flight until then, counted apart from the records (in request-seconds). ``ended`` says why it was broken off: all
+    times are then those at which the server went, and not when that was certain."""
 
     records: list[Record] = field(default_factory=list)
     wall_s: float = 0.0
@@ -56,25 +58,51 @@ class _Flights:
         self.count, self.since_s = self.count + by, now_s
 
 
+@dataclass
+class _Server:
+    """One that sessions are sent to. ``last`` is when it answered last, ``lost`` when a connection to it failed first
+    after that, each in seconds and with the integral of the requests in flight then."""
+
+    client: Client
+    last: tuple[float, float] = (0.0, 0.0)
+    lost: tuple[float, float] | None = None
+
+    def note(self, record: Record, integral: float) -> None:
+        if record.error in CONNECTION_ERRORS:
+            self.lost = self.lost or (record.end_s, integral)
+        elif record.error != TIMEOUT:
+            self.last, self.lost = (record.end_s, integral), None
+
+
+def server_of(number: int, servers: int) -> int:
+    """Which of ``servers`` session ``number`` is sent to: each in turn, and every round begins one further, since the
+    domains of a workload take turns too and no server shall have one alone."""
+    return (number + number // servers) % servers
+
+
 class Player:
-    """Plays one workload once. ``on_record`` is told each request when it is over; ``alive`` is asked, after a
-    connection failed, whether anybody still serves there: ``""``, or why not."""
+    """Plays one workload once. Each session is sent to one of ``clients``, whole and with its sub-agents.
+
+    ``on_record`` is told each request when it is over; ``alive`` is asked, after a connection failed, whether anybody
+    still serves at that URL: ``""``, or why not."""
 
     def __init__(
         self,
-        client: Client,
+        clients: Sequence[Client],
         loop: Loop,
         *,
         seed: int,
         on_record: Callable[[Record], None],
-        alive: Callable[[], Awaitable[str]],
+        alive: Callable[[str], Awaitable[str]],
     ) -> None:
-        self._client, self._loop, self._seed = client, loop, seed
+        self._servers = [_Server(client) for client in clients]
+        self._loop, self._seed = loop, seed
         self._on_record, self._alive = on_record, alive
         self._played = Played()
         self._flights = _Flights()
         self._zero_s = 0.0
         self._dead = asyncio.Event()
+        self._died: tuple[float, float] | None = None
 
     async def play(self, workload: Workload) -> Played:
         """Play it to its end, or until the server is gone. Cancelled, it closes its connections and keeps nothing."""
@@ -91,18 +119,25 @@ class Player:
             for task in (main, death):
                 task.cancel()
             await asyncio.gather(main, death, return_exceptions=True)
-            self._client.close()
+            for server in self._servers:
+                server.client.close()
         played = self._played
         played.wall_s = perf_counter() - self._zero_s
         self._note_full()
+        if self._died is not None:
+            died_s, integral = self._died
+            played.wall_s = died_s
+            if played.full_s > died_s:
+                played.full_s, played.active_s = died_s, integral
         return played
 
     async def _closed(self, workload: Workload) -> None:
-        queue = deque(workload.sessions)
+        queue = deque(enumerate(workload.sessions))
 
         async def user() -> None:
             while queue:
-                await self._session(queue.popleft())
+                number, session = queue.popleft()
+                await self._session(session, self._server(number))
             self._note_full()
 
         async with asyncio.TaskGroup() as users:
@@ -114,13 +149,13 @@ class Player:
         at_s = 0.0
         first_s = min(session.start_s or 0.0 for session in workload.sessions)
         async with asyncio.TaskGroup() as users:
-            for session in workload.sessions:
+            for number, session in enumerate(workload.sessions):
                 if isinstance(self._loop.rate, float):
                     at_s += random.expovariate(self._loop.rate)
                 else:
                     at_s = (session.start_s or 0.0) - first_s
                 await asyncio.sleep(max(0.0, self._zero_s + at_s - perf_counter()))
-                users.create_task(self._session(session))
+                users.create_task(self._session(session, self._server(number)))
             self._note_full()
 
     def _note_full(self) -> None:
@@ -130,31 +165,40 @@ class Player:
             self._played.full_s = perf_counter() - self._zero_s
             self._played.active_s = self._flights.integral
 
-    async def _session(self, session: Session) -> None:
+    def _server(self, number: int) -> _Server:
+        return self._servers[server_of(number, len(self._servers))]
+
+    async def _session(self, session: Session, server: _Server) -> None:
+        chat = Conversation()
         for number, turn in enumerate(session.turns):
             await asyncio.sleep(turn.think_s)
             async with asyncio.TaskGroup() as forks:
                 for fork in turn.forks:
-                    forks.create_task(self._session(fork))
+                    forks.create_task(self._session(fork, server))
                 self._flights.change(1)
                 try:
-                    answer = await self._client.ask(
-                        turn.prompt,
+                    answer = await server.client.ask(
+                        chat.ask(turn) if turn.text else turn.prompt,
                         max_tokens=1 if self._loop.prefill_only else turn.output_tokens,
                         session=session.name,
                     )
                 finally:
                     self._flights.change(-1)
+                if turn.text:
+                    turn = replace(turn, reusable_tokens=chat.known_tokens if number else turn.reusable_tokens)
+                    chat.answered(turn, answer)
                 record = record_of(answer, session, number, turn, self._zero_s, turn.think_s)
                 self._played.records.append(record)
                 self._on_record(record)
+                server.note(record, self._flights.integral)
                 if answer.connection_failed:
-                    await self._check(answer)
+                    await self._check(server)
 
-    async def _check(self, answer: Answer) -> None:
-        why = await self._alive()
+    async def _check(self, server: _Server) -> None:
+        why = await self._alive(server.client.url)
         if why and not self._dead.is_set():
-            self._played.ended = f"The server is gone: {why or answer.detail}"
+            self._played.ended = f"The server is gone: {why}"
+            self._died = server.lost or server.last
             self._dead.set()
         if self._dead.is_set():
             await asyncio.Event().wait()  # play() cancels everybody

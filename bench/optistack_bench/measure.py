@@ -13,9 +13,11 @@ from time import perf_counter, process_time
 from optistack.cli.options import API_KEY_VARIABLE
 from optistack.errors import CheckFailedError, InputError, OptistackError
 from optistack.verify.endpoint import Endpoint
+from optistack_bench.chat import TEMPLATE_TOKENS, TOOLS_TOKENS, ChatTexts
 from optistack_bench.client import Client
-from optistack_bench.corpus import read_texts
-from optistack_bench.counters import between, pages, read_gauges, read_totals
+from optistack_bench.conversation import TOOLS
+from optistack_bench.corpus import read_chat_texts, read_texts
+from optistack_bench.counters import Counts, between, pages, read_gauges, read_totals
 from optistack_bench.load import RECORDED, Loop, Played, Player
 from optistack_bench.records import Journal, Record
 from optistack_bench.result import Point, Repeat, Server, WorkloadFacts
@@ -23,23 +25,14 @@ from optistack_bench.server import read_server
 from optistack_bench.settings import Settings, WorkloadMaker
 from optistack_bench.summary import summarize
 from optistack_bench.synthetic import Texts
+from optistack_bench.target import Target
 from optistack_bench.workload import Workload
 
 GAUGES_EVERY_S = 1.0
 ALIVE_TRIES = 4
 ALIVE_EVERY_S = 0.5
-
-
-@dataclass(frozen=True)
-class Target:
-    """``url`` is where requests go, ``engines`` whose metrics are read (the replicas behind a router, or itself)."""
-
-    name: str
-    url: str
-    engines: tuple[str, ...] = ()
-    gpus: int = 1
-    plan_hash: str | None = None
-    planned_kv_tokens: int | None = None
+NEEDED = "It has to take token ids as the prompt of /v1/completions, and to stream."
+NEEDED_IN_A_CHAT = "It has to chat at /v1/chat/completions and to stream; with --tools, to have a parser of tool calls."
 
 
 @dataclass
@@ -51,7 +44,7 @@ class Bench:
     journal: Journal
     say: Callable[[str], None]
     server: Server = field(init=False)
-    texts: Texts = field(default_factory=lambda: Texts({}))
+    texts: Texts | ChatTexts = field(default_factory=lambda: Texts({}))
     text_rule: str = ""
     salts: int = 0
 
@@ -75,7 +68,8 @@ class Bench:
         self.server = read_server(self._front, self._engines[0], self.target, self.settings.context_tokens)
         if self.settings.needs_text:
             longest = self.settings.text_tokens(self.server.context_tokens)
-            self.texts, self.text_rule = read_texts(self._engines[0], self.settings.domains, longest_tokens=longest)
+            read = read_chat_texts if self.settings.chat else read_texts
+            self.texts, self.text_rule = read(self._engines[0], self.settings.domains, longest_tokens=longest)
 
     def point(self, loop: Loop, keep: Callable[[Point], None]) -> Point:
         """Measure under ``loop``. ``keep`` is given the point after each repeat, and also when it is broken off.
@@ -124,7 +118,7 @@ class Bench:
         return WorkloadFacts(
             name=workload.name,
             digest=workload.digest(),
-            rules=tuple(rule for rule in (*workload.rules, self.text_rule) if rule),
+            rules=tuple(rule for rule in (*workload.rules, self.text_rule, self.target.rule) if rule),
             sessions=len(workload.sessions),
             requests=len(turns),
             longest_tokens=workload.longest_tokens,
@@ -138,15 +132,16 @@ class Bench:
             return
         self.say(f"{point.load}: warming up")
         whole = maker.make(self._salt())
-        first = whole.sessions[: loop.users]
+        users = max(loop.users, len(self.target.urls))
+        first = whole.sessions[:users]
         cut = [replace(session, turns=session.turns[: self.settings.warmup]) for session in first]
-        played = self._play(Workload("warm-up", tuple(cut), ()), Loop(users=loop.users), lambda record: None)
+        played = self._play(Workload("warm-up", tuple(cut), ()), Loop(users=users), lambda record: None)
         if played.ended or all(record.error for record in played.records):
             bad = next((record for record in played.records if record.error), None)
             said = f"{bad.error}: {bad.detail}" if bad else played.ended
             raise CheckFailedError(
                 f"{self.target.url} answered no request of the warm-up: {said}.",
-                fix="It has to take token ids as the prompt of /v1/completions, and to stream.",
+                fix=NEEDED_IN_A_CHAT if self.settings.chat else NEEDED,
             )
 
     def _repeat(self, workload: Workload, loop: Loop, number: int, point: Point) -> Repeat:
@@ -165,8 +160,10 @@ class Bench:
         cpu_s, wall_s = process_time(), perf_counter()
         played = self._play(workload, loop, on_record, gauges)
         share = (process_time() - cpu_s) / (perf_counter() - wall_s)
-        after = None if played.ended else self._totals()
-        repeat = summarize(played, between(before, after), gauges, gpus=self.target.gpus)
+        spare = (TEMPLATE_TOKENS + self.settings.tools * TOOLS_TOKENS) if self.settings.chat else 0
+        if played.ended:  # its counters cannot be read any more, and the generator waited for it
+            return summarize(played, Counts({}), gauges, gpus=self.target.gpus, spare_tokens=spare)
+        repeat = summarize(played, between(before, self._totals()), gauges, gpus=self.target.gpus, spare_tokens=spare)
         return repeat.model_copy(update={"figures": {**repeat.figures, "generator_cpu": share}})
 
     def _play(
@@ -177,14 +174,13 @@ class Bench:
         gauges: list[dict[str, float]] | None = None,
     ) -> Played:
         async def work() -> Played:
-            client = Client(
-                self.target.url,
-                self._fields(),
-                self.settings.session_header,
-                os.environ.get(API_KEY_VARIABLE),
-                self.settings.timeout_s,
-            )
-            player = Player(client, loop, seed=self.settings.seed, on_record=on_record, alive=self._alive)
+            key = os.environ.get(API_KEY_VARIABLE)
+            asked = self.settings
+            clients = [
+                Client(url, self._fields(), asked.session_header, key, asked.timeout_s, asked.chat)
+                for url in self.target.urls
+            ]
+            player = Player(clients, loop, seed=self.settings.seed, on_record=on_record, alive=self._alive)
             watch = asyncio.ensure_future(self._watch(gauges)) if gauges is not None else None
             try:
                 return await player.play(workload)
@@ -197,8 +193,11 @@ class Bench:
             return asyncio.run(work())
 
     def _fields(self) -> dict[str, object]:
-        """What every request asks for: greedy answers of exactly the length that the workload says."""
+        """What every request asks for: greedy answers of exactly the length that the workload says, which no chat has:
+        what comes behind a model's own end is of a kind that nobody drafts or parses."""
         fields: dict[str, object] = {"model": self.server.model, "temperature": 0}
+        if self.settings.chat:
+            return fields | ({"tools": TOOLS} if self.settings.tools else {})
         return fields | {"ignore_eos": True} if self.server.engine != "unknown" else fields
 
     def _totals(self) -> dict[str, float] | None:
@@ -213,17 +212,17 @@ class Bench:
                 gauges.append(read_gauges(await asyncio.to_thread(pages, self._engines)))
             await asyncio.sleep(GAUGES_EVERY_S)
 
-    def _knock(self) -> None:
+    def _knock(self, url: str) -> None:
         """Raise InputError when nobody accepts a new connection; one that is open may outlive who listens."""
-        with Endpoint(self.target.url, api_key=os.environ.get(API_KEY_VARIABLE)) as fresh:
+        with Endpoint(url, api_key=os.environ.get(API_KEY_VARIABLE)) as fresh:
             fresh.request("GET", "/v1/models")
 
-    async def _alive(self) -> str:
-        """``""`` when somebody answers at the address, else why not."""
+    async def _alive(self, url: str) -> str:
+        """``""`` when somebody answers at ``url``, else why not."""
         why = ""
         for _ in range(ALIVE_TRIES):
             try:
-                await asyncio.to_thread(self._knock)
+                await asyncio.to_thread(self._knock, url)
             except OptistackError as error:
                 why = error.message
                 await asyncio.sleep(ALIVE_EVERY_S)

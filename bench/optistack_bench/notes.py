@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from optistack_bench.result import Point
+from optistack_bench.statistics import TAILS, values_needed
 
 LITTLE_TOLERANCE = 0.1
 BUSY_GENERATOR = 0.8
@@ -25,6 +26,8 @@ def notes(point: Point) -> Iterator[str]:
         first = next(repeat.first_error for repeat in point.repeats if repeat.first_error)
         kinds = ", ".join(f"{count} x {kind}" for kind, count in errors.items())
         yield f"{where}: {sum(errors.values())} requests failed ({kinds}) and are in no latency. The first: {first}"
+    yield from _counts(where, point)
+    yield from _tails(where, point)
     little = point.mean("little")
     if little is not None:
         verdict = "holds" if abs(little - 1) <= LITTLE_TOLERANCE else "does NOT hold: too short, or not steady"
@@ -35,6 +38,40 @@ def notes(point: Point) -> Iterator[str]:
         yield f"{where}: the load generator took {busy:.0%} of a core.{warn}"
     if len(repeats) == 1:
         yield f"{where}: one repeat, so there is no interval."
+
+
+def _counts(where: str, point: Point) -> Iterator[str]:
+    """What the server's usage does not say, or cannot mean, and what is in no TTFT."""
+    if without := _total(point, "without_usage"):
+        yield (
+            f"{where}: of {_total(point, 'ttft_s_n'):,.0f} answers {without:,.0f} came without usage: their prompts "
+            "are counted as they were sent, their tokens as chunks, and their hits not at all."
+        )
+    if above := _total(point, "cached_above_prompt"):
+        yield (
+            f"{where}: of {_total(point, 'ttft_s_n'):,.0f} answers {above:,.0f} claim more cached tokens than their "
+            "prompt has: hits by usage are not to be trusted."
+        )
+    if (connect_s := point.mean("connect_s_p50")) is not None:
+        opened = f"{_total(point, 'connect_s_n'):,.0f} of {_total(point, 'ttft_s_n'):,.0f} requests"
+        yield f"{where}: {opened} opened a connection, in {1000 * connect_s:.2g} ms (p50), which is in no TTFT."
+
+
+def _total(point: Point, figure: str) -> float:
+    """Over the repeats that count."""
+    return sum(repeat.figures.get(figure, 0.0) for repeat in point.measured)
+
+
+def _tails(where: str, point: Point) -> Iterator[str]:
+    for name, what in (("ttft_s", "TTFT and latency"), ("itl_s", "ITL")):
+        n = point.values(name)
+        few = [key for key, share in TAILS.items() if n < values_needed(share)]
+        if few and point.mean(f"{name}_p99") is not None:
+            needed = " and ".join(f"{values_needed(TAILS[key])} for {key}" for key in few)
+            yield (
+                f"{where}: {what} of {n:,.0f} values a repeat, and it takes {needed}: "
+                f"{' and '.join(few)} {'are' if len(few) > 1 else 'is'} nearly the largest value."
+            )
 
 
 def _hits(where: str, point: Point) -> Iterator[str]:

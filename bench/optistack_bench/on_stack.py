@@ -15,10 +15,10 @@ from optistack.errors import InputError
 from optistack.facts.detect import detect_node
 from optistack.plan.deploy import check_machine, check_weights, deployment_of
 from optistack_bench.load import Loop
-from optistack_bench.measure import Target
 from optistack_bench.result import Result
 from optistack_bench.run import running
 from optistack_bench.settings import Settings
+from optistack_bench.target import Target
 
 if TYPE_CHECKING:
     from optistack.engines.progress import Progress
@@ -76,8 +76,13 @@ def _deployed(name: str, ready: Ready, progress: Progress) -> Iterator[Target]:
     with attached(spec, on_progress=lambda now: progress.detail(now.log_line)) as live:
         processes = live.deployment.spec.processes
         engines = tuple(process.url for process in processes[: len(plan.launches)])
-        url = live.deployment.spec.endpoints[0] if plan.front is not None else engines[0]
-        # Replicas without a router are not one server: the first alone is measured.
-        engines = engines if plan.front is not None else engines[:1]
-        gpus = max(1, plan.share.gpus) * len(engines)
-        yield Target(name, url, engines, gpus, plan.hash(), plan.budget.kv_tokens * len(engines))
+        routed = plan.front is not None
+        yield Target(
+            name,
+            live.deployment.spec.endpoints[0] if routed else engines[0],
+            engines,
+            spread=() if routed else engines,
+            gpus=max(1, plan.share.gpus) * len(engines),
+            plan_hash=plan.hash(),
+            planned_kv_tokens=plan.budget.kv_tokens * len(engines),
+        )

@@ -6,7 +6,6 @@ import json
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
 from optistack_bench.client import Answer
@@ -19,8 +18,10 @@ class Record:
 
     ``think_s``  the pause before it
     ``first_s``  the first token's arrival; None for an answer without any
+    ``connect_s``  what opening a connection took before ``start_s``; None on one that was open
     ``gaps_s``   between the chunks that followed, in order
     ``prompt_tokens``, ``output_tokens``  as the server counts them, as asked where it does not
+    ``counted``  whether the server's usage said both
     ``cached_tokens``  by the server's usage; None where that does not say
     ``reusable_tokens``  what the workload allows at best
     ``error``    "" for an answer that is whole; such requests alone count into latencies
@@ -40,6 +41,8 @@ class Record:
     reusable_tokens: int
     error: str = ""
     detail: str = ""
+    counted: bool = True
+    connect_s: float | None = None
     gaps_s: list[float] = field(default_factory=list)
 
     @property
@@ -81,6 +84,8 @@ def record_of(answer: Answer, session: Session, number: int, turn: Turn, zero_s:
         reusable_tokens=turn.reusable_tokens,
         error=answer.error or ("" if chunks else "no token"),
         detail=answer.detail,
+        counted=usage.get("prompt_tokens") is not None and usage.get("completion_tokens") is not None,
+        connect_s=answer.connect_s,
         gaps_s=[after - before for before, after in pairwise(chunks)],
     )
 
@@ -88,20 +93,19 @@ def record_of(answer: Answer, session: Session, number: int, turn: Turn, zero_s:
 class Journal:
     """A file of JSON lines, one a request, written as they come, so that what was measured outlives what fails.
 
-    ``path`` None keeps nothing. Raises OSError when it cannot be written.
+    ``path`` None keeps nothing; ``records`` is how many came. Raises OSError when it cannot be written.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._file: TextIO | None = path.open("w", encoding="utf-8") if path else None
+        self.records = 0
 
-    def __enter__(self) -> Journal:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
     def add(self, record: Record, **where: Any) -> None:
+        self.records += 1
         if self._file is None:
             return
         row = {**where, **{key: _short(value) for key, value in asdict(record).items()}}

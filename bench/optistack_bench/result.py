@@ -93,6 +93,22 @@ class Point(_Value):
         found = self.estimate(figure)
         return None if found is None else found.mean
 
+    def values(self, name: str) -> float:
+        """How many values the quantiles of ``name`` (``ttft_s``) were taken from, in the repeat that has the fewest. A
+        result without that count has at least its whole answers' number."""
+        repeats = (repeat.figures for repeat in self.measured)
+        return min(
+            (one.get(f"{name}_n", one.get("requests", 0.0) - one.get("errors", 0.0)) for one in repeats), default=0.0
+        )
+
+    @property
+    def error_share(self) -> float:
+        """Requests that failed, of all, in the repeat that has the most."""
+        shares = (
+            repeat.figures.get("errors", 0.0) / (repeat.figures.get("requests") or 1.0) for repeat in self.repeats
+        )
+        return max(shares, default=0.0)
+
     @property
     def load(self) -> str:
         if self.users is not None:
@@ -119,9 +135,25 @@ class Result(_Value):
         return self.model_copy(update={"points": (*others, point)})
 
     @property
+    def problem(self) -> str:
+        """Why this is no measurement to go by; ``""`` for one that is whole."""
+        if self.state != "complete":
+            return f"The benchmark is partial: {self.why or 'it was broken off'}"
+        for point in self.points:
+            if point.mean("ttft_s_p50") is None:
+                return f"{point.target}, {point.load}: no request was answered."
+        allowed = float(self.settings.get("max_errors", 0.0))
+        for point in self.points:
+            if point.error_share > allowed:
+                return (
+                    f"{point.target}, {point.load}: {point.error_share:.1%} of a repeat's requests failed, and "
+                    f"--max-errors allows {allowed:.1%}."
+                )
+        return "" if self.points else "Nothing was measured."
+
+    @property
     def exit_code(self) -> int:
-        answered = all(point.mean("ttft_s_p50") is not None for point in self.points)
-        return 0 if self.state == "complete" and self.points and answered else 1
+        return 1 if self.problem else 0
 
 
 def save_result(result: Result, folder: Path) -> None:

@@ -13,12 +13,12 @@ import optistack
 from optistack.apply.termination import termination_raises
 from optistack.errors import InputError, OptistackError
 from optistack_bench.load import Loop
-from optistack_bench.result import JOURNAL_FILE, Point, Result, save_result
+from optistack_bench.result import JOURNAL_FILE, RESULT_FILE, Point, Result, save_result
 from optistack_bench.settings import Settings
 
 if TYPE_CHECKING:
     from optistack.engines.progress import Progress
-    from optistack_bench.measure import Target
+    from optistack_bench.target import Target
 
 NEEDED = ("httptools",)
 
@@ -29,7 +29,9 @@ def check_installed(*names: str) -> None:
 
     missing = [name for name in (*NEEDED, *names) if find_spec(name) is None]
     if missing:
-        raise InputError(f"The benchmark needs {', '.join(missing)}.", fix="Run: pip install 'optistack[bench]'")
+        raise InputError(
+            f"The benchmark needs {', '.join(missing)}.", fix="In a clone of optistack, run: pip install '.[bench]'"
+        )
 
 
 class Run:
@@ -56,6 +58,15 @@ class Run:
         if self._folder is not None:
             save_result(self.result, self._folder)
 
+    def close(self) -> None:
+        """Save the result, or leave no file behind where no request was counted."""
+        self.journal.close()
+        if self._folder is not None and not self.result.points and not self.journal.records:
+            for name in (RESULT_FILE, JOURNAL_FILE):
+                (self._folder / name).unlink(missing_ok=True)
+        else:
+            self._save()
+
     def measure(self, target: Target, settings: Settings, loops: Sequence[Loop], progress: Progress) -> None:
         """Every load in turn, the smallest first as given; ends the run when the server dies."""
         from optistack_bench.measure import Bench
@@ -81,7 +92,7 @@ def running(settings: Settings, folder: Path | None) -> Iterator[Run]:
     as it is; an error after that is kept as the reason, and raised only when it is an interruption.
     """
     run = Run(settings, folder)
-    with termination_raises(), run.journal:
+    with termination_raises():
         try:
             yield run
             run.result = run.result.model_copy(update={"state": "complete"})
@@ -96,7 +107,7 @@ def running(settings: Settings, folder: Path | None) -> Iterator[Run]:
             run.result = run.result.model_copy(update={"state": "partial", "why": why})
             raise
         finally:
-            run._save()
+            run.close()
 
 
 def run_endpoint(

@@ -8,7 +8,7 @@ from optistack.verify.endpoint import Endpoint
 from optistack_bench.result import Server
 
 if TYPE_CHECKING:
-    from optistack_bench.measure import Target
+    from optistack_bench.target import Target
 
 
 def read_server(front: Endpoint, engine: Endpoint, target: Target, context_tokens: int | None) -> Server:

@@ -9,6 +9,7 @@ from typing import Any
 
 from optistack.errors import InputError, nearest
 from optistack.traces import read_trace
+from optistack_bench.chat import ChatTexts, chat_workload
 from optistack_bench.replay import replay
 from optistack_bench.synthetic import FIRST_PROMPT_TOKENS, MADE, SHAPES, Texts, sessions
 from optistack_bench.tokens import Sizes, TokenMaker
@@ -23,7 +24,8 @@ OWN_HEADERS = ("host", "authorization", "content-type", "content-length", "trans
 @dataclass(frozen=True)
 class Settings:
     """``divide`` None divides sessions by what fits, and leaves other workloads as they are; 0 divides any by what
-    fits. ``warmup`` is requests of each user before anything counts."""
+    fits. ``warmup`` is requests of each user before anything counts. ``max_errors`` is the share of a repeat's requests
+    that may fail in a run that is well. ``chat`` sends messages instead of token ids, with ``tools`` to call."""
 
     workload: str = "sessions"
     trace: Path | None = None
@@ -39,6 +41,9 @@ class Settings:
     session_header: str = "X-Session-Id"
     timeout_s: float = 600.0
     context_tokens: int | None = None
+    max_errors: float = 0.0
+    chat: bool = False
+    tools: bool = False
 
     def __post_init__(self) -> None:
         if self.workload not in WORKLOADS:
@@ -48,6 +53,13 @@ class Settings:
                 "A trace is replayed by the workload trace." if self.trace else "Which trace is to be replayed?",
                 fix="Give --workload trace and --trace FILE.",
             )
+        if self.chat and (self.trace is not None or MADE in self.domains):
+            raise InputError(
+                "A chat needs real text, which traces and random words do not have.",
+                fix="Leave out --chat, or take another workload with --domain code or prose.",
+            )
+        if self.tools and not self.chat:
+            raise InputError("Tools are offered in a chat only.", fix="Give --chat too.")
         if not HEADER_NAME.fullmatch(self.session_header) or self.session_header.lower() in OWN_HEADERS:
             raise InputError(
                 f"--session-header {self.session_header!r} is no header that can carry a session.",
@@ -76,7 +88,9 @@ class WorkloadMaker:
     """Makes the same workload for every repeat, with other tokens: what one repeat left in a cache is of no use to the
     next. The scaling is settled once, by the first."""
 
-    def __init__(self, settings: Settings, *, users: int, texts: Texts, context_tokens: int | None, model: str) -> None:
+    def __init__(
+        self, settings: Settings, *, users: int, texts: Texts | ChatTexts, context_tokens: int | None, model: str
+    ) -> None:
         self._settings, self._texts = settings, texts
         self._context_tokens = context_tokens
         self._number = settings.sessions or max(2 * users, len(texts.domains))
@@ -93,17 +107,31 @@ class WorkloadMaker:
             asked = 0 if self._settings.workload == "sessions" else 1
         divide = asked or 1
         while True:
-            workload = self._build(Sizes(), divide, Texts(dict.fromkeys(self._texts.corpora, ())))
+            texts = self._texts
+            if isinstance(texts, Texts):
+                texts = Texts(dict.fromkeys(texts.corpora, ()))
+            workload = self._build(Sizes(), divide, texts)
             fits = self._context_tokens is None or workload.longest_tokens <= self._context_tokens
             if asked or fits or divide >= MAX_DIVIDE:
                 check_fits(workload, self._context_tokens, model, divide=divide)
                 return divide
             divide *= 2
 
-    def _build(self, maker: TokenMaker, divide: int, texts: Texts) -> Workload:
+    def _build(self, maker: TokenMaker, divide: int, texts: Texts | ChatTexts) -> Workload:
         asked = self._settings
-        common: dict[str, Any] = {"divide": divide, "seed": asked.seed, "maker": maker}
+        common: dict[str, Any] = {"divide": divide, "seed": asked.seed}
         paced: dict[str, Any] = {"turns": asked.turns, "think_limit_s": asked.think_limit_s}
+        if isinstance(texts, ChatTexts):
+            return chat_workload(
+                asked.workload,
+                number=self._number,
+                salt=maker.salt,
+                texts=texts,
+                tools=asked.tools,
+                **paced,
+                **common,
+            )
+        common["maker"] = maker
         if self._trace is not None and asked.trace is not None:
             return replay(self._trace, name=f"trace {asked.trace.name}", sessions=self._number, **paced, **common)
         if asked.workload == "sessions":

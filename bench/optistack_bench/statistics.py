@@ -22,6 +22,16 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[low] + (at - low) * (ordered[high] - ordered[low])
 
 
+TAIL_VALUES = 5
+TAILS = {"p95": 0.95, "p99": 0.99}
+
+
+def values_needed(share: float) -> int:
+    """How many values a quantile of the tail takes: so many that TAIL_VALUES lie beyond it in the mean, n * (1 - share)
+    of them: 100 for the 95th percentile, 500 for the 99th. Of fewer it is nearly the largest value."""
+    return math.ceil(TAIL_VALUES / (1 - share) - 1e-6)
+
+
 @dataclass(frozen=True)
 class Estimate:
     """A figure over repeats: its mean and 95% confidence interval. With one repeat there is no interval: None."""

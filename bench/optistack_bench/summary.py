@@ -11,7 +11,7 @@ from optistack_bench.counters import HIT_TIERS, Counts
 from optistack_bench.load import Played
 from optistack_bench.records import Record
 from optistack_bench.result import Repeat, SessionHits
-from optistack_bench.statistics import quantile
+from optistack_bench.statistics import TAILS, quantile
 
 BUCKETS = ((32, "under 32"), (128, "32 to 127"), (512, "128 to 511"))
 LAST_BUCKET = "512 and more"
@@ -19,10 +19,18 @@ AGREE_SHARE = 0.02
 """Cached tokens by usage and by the engine's counters agree within this share of the prompts' tokens."""
 
 
-def summarize(played: Played, counts: Counts, gauges: Sequence[dict[str, float]], *, gpus: int) -> Repeat:
-    """``gauges`` are readings taken while it ran; ``gpus`` divides what is a GPU's."""
+def summarize(
+    played: Played, counts: Counts, gauges: Sequence[dict[str, float]], *, gpus: int, spare_tokens: int = 0
+) -> Repeat:
+    """``gauges`` are readings taken while it ran; ``gpus`` divides what is a GPU's; ``spare_tokens`` of a first prompt
+    may be cached without being a sign of an earlier run."""
     good = [record for record in played.records if not record.error]
-    figures = {**latencies(good), **_throughput(good, played, gpus), **_cache(good, counts), **_gauges(gauges)}
+    figures = {
+        **latencies(good),
+        **_throughput(good, played, gpus),
+        **_cache(good, counts, spare_tokens),
+        **_gauges(gauges),
+    }
     if counts.acceptance_length is not None:
         figures["acceptance_length"] = counts.acceptance_length
     queued = counts.get("queued_requests")
@@ -32,6 +40,11 @@ def summarize(played: Played, counts: Counts, gauges: Sequence[dict[str, float]]
         figures["preemptions"] = preemptions
     errors = Counter(record.error for record in played.records if record.error)
     figures |= {"requests": float(len(played.records)), "errors": float(sum(errors.values())), "wall_s": played.wall_s}
+    if good:
+        figures["prompt_tokens_mean"] = fmean(record.prompt_tokens for record in good)
+        figures["output_tokens_mean"] = fmean(record.output_tokens for record in good)
+        figures["without_usage"] = float(sum(not record.counted for record in good))
+    figures |= _quantiles("connect_s", [one.connect_s for one in good if one.connect_s is not None])
     return Repeat(
         figures=figures,
         by_domain=_groups(good, lambda record: record.domain),
@@ -71,8 +84,8 @@ def latencies(good: Sequence[Record]) -> dict[str, float]:
 def _quantiles(name: str, values: Sequence[float]) -> dict[str, float]:
     if not values:
         return {}
-    shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-    return {f"{name}_mean": fmean(values), **{f"{name}_{key}": quantile(values, at) for key, at in shares.items()}}
+    found = {f"{name}_{key}": quantile(values, at) for key, at in {"p50": 0.5, **TAILS}.items()}
+    return {f"{name}_n": float(len(values)), f"{name}_mean": fmean(values), **found}
 
 
 def _throughput(good: Sequence[Record], played: Played, gpus: int) -> dict[str, float]:
@@ -97,8 +110,9 @@ def _throughput(good: Sequence[Record], played: Played, gpus: int) -> dict[str, 
         "requests_min": done / minutes,
         "in_flight": played.active_s / window_s,
     }
-    if played.active_s > 0:
-        # Little's law: requests in flight are throughput times latency. Both sides are measured apart.
+    if played.active_s > 0 and not played.ended:
+        # Little's law: requests in flight are throughput times latency. Both sides are measured apart. What a server
+        # took with it was in flight and has no latency.
         figures["little"] = latency_s / played.active_s
     return figures
 
@@ -117,7 +131,7 @@ def _share_before(record: Record, until_s: float) -> float:
     return come / (1 + len(record.gaps_s))
 
 
-def _cache(good: Sequence[Record], counts: Counts) -> dict[str, float]:
+def _cache(good: Sequence[Record], counts: Counts, spare_tokens: int) -> dict[str, float]:
     """Hit rates: of prompt tokens by usage, by the engine's counters, and what the workload allows at best."""
     figures: dict[str, float] = {}
     prompt = sum(record.prompt_tokens for record in good)
@@ -135,7 +149,9 @@ def _cache(good: Sequence[Record], counts: Counts) -> dict[str, float]:
                 figures[f"hit_rate_{tier.removesuffix('_hit_tokens')}"] = value / asked
         if said:
             figures["hits_agree"] = float(abs(counts.hit_tokens - sum(said)) <= AGREE_SHARE * prompt)
-    first = [record for record in good if not record.reusable_tokens and record.cached_tokens]
+    above = [record for record in good if (record.cached_tokens or 0) > record.prompt_tokens]
+    figures["cached_above_prompt"] = float(len(above))
+    first = [record for record in good if not record.reusable_tokens and (record.cached_tokens or 0) > spare_tokens]
     figures["foreign_hits"] = float(sum(record.cached_tokens or 0 for record in first))
     return figures
 

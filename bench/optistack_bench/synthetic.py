@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -83,12 +83,9 @@ def sessions(
     for at in range(number):
         domain = texts.domains[at % len(texts.domains)]
         writer = Writer(f"session-{at}", domain, texts, maker, seed)
-        prompt = int(min(140_000, random.lognormvariate(0, 0.15) * FIRST_PROMPT_TOKENS))
         made: list[Turn] = []
-        for turn in range(turns or SESSION_TURNS):
-            output = 50 + int(random.expovariate(1 / (OUTPUT_TOKENS - 50)))
-            think_s = min(random.expovariate(1 / MEAN_THINK_S), think_limit_s) if turn else 0.0
-            added = prompt if not turn else output + int(random.expovariate(1 / (GROWTH_TOKENS - OUTPUT_TOKENS)))
+        for new, output, think_s in session_shape(random, turns, think_limit_s):
+            added = output + new if made else new
             made.append(Turn(writer.add(-(-added // divide)), -(-output // divide), think_s))
         built.append(Session(writer.name, domain, tuple(made)))
     rules = [
@@ -101,9 +98,17 @@ def sessions(
     return Workload("sessions", with_reuse(built), tuple(rules))
 
 
-def _fixed(shared: int, own: int, output: int) -> Callable[..., Workload]:
-    name = f"{(shared + own) // 1000}k-{output}"
+def session_shape(random: Random, turns: int | None, think_limit_s: float) -> Iterator[tuple[int, int, float]]:
+    """Of each turn of a session: the tokens that its user or a tool says anew, those of the answer, and the pause
+    before it in seconds."""
+    prompt = int(min(140_000, random.lognormvariate(0, 0.15) * FIRST_PROMPT_TOKENS))
+    for turn in range(turns or SESSION_TURNS):
+        output = 50 + int(random.expovariate(1 / (OUTPUT_TOKENS - 50)))
+        think_s = min(random.expovariate(1 / MEAN_THINK_S), think_limit_s) if turn else 0.0
+        yield int(random.expovariate(1 / (GROWTH_TOKENS - OUTPUT_TOKENS))) if turn else prompt, output, think_s
 
+
+def _fixed(name: str, shared: int, own: int, output: int) -> Callable[..., Workload]:
     def build(*, number: int, divide: int, seed: int, maker: TokenMaker, texts: Texts) -> Workload:
         common = {
             domain: Writer(f"shared-{domain}", domain, texts, maker, seed).add(-(-shared // divide))
@@ -124,5 +129,6 @@ def _fixed(shared: int, own: int, output: int) -> Callable[..., Workload]:
     return build
 
 
-SHAPES = {"3k-100": _fixed(0, 3_000, 100), "50k-200": _fixed(45_000, 5_000, 200)}
-"""Two fixed shapes: 3k tokens in and 100 out; 45k shared by all, 5k of its own, and 200 out."""
+FIXED = {"3k-100": (0, 3_000, 100), "50k-200": (45_000, 5_000, 200)}
+"""Two fixed shapes, by tokens shared by all, of its own, and out."""
+SHAPES = {name: _fixed(name, *sizes) for name, sizes in FIXED.items()}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from optistack_bench.notes import notes
 from optistack_bench.result import Point, Result
-from optistack_bench.statistics import Estimate
+from optistack_bench.statistics import TAILS, Estimate, values_needed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -124,4 +124,9 @@ def changes_view(changes: Sequence[Change]) -> Iterator[RenderableType]:
     beyond = [f"{one.figure} {one.verdict} ({one.load})" for one in changes if one.verdict in styles]
     if any(one.verdict == "unknown" for one in changes):
         yield Text("With one repeat on a side nothing can be told from noise: give --repeats 3 or more.")
+    if any(one.verdict == "too few" for one in changes):
+        needed = " and ".join(f"{values_needed(share)} for {name}" for name, share in TAILS.items())
+        yield Text(
+            f"Too few values in a repeat for its tail ({needed}): p95 and p99 are then nearly the largest value."
+        )
     yield Text("Beyond the noise: " + (", ".join(beyond) or "nothing") + ".")

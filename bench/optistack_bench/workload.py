@@ -19,6 +19,7 @@ class Turn:
     ``reusable_tokens``  the head of its prompt that an earlier request of the workload has, too: what a cache that
                          forgets nothing could give it
     ``think_s``          pause between the end of the turn before and this one
+    ``text``             in a chat, what its user says; ``pieces`` then foresee its length
     ``forks``            sub-agents that start with this turn and that the next one waits for
     """
 
@@ -27,6 +28,7 @@ class Turn:
     think_s: float = 0.0
     forks: tuple[Session, ...] = ()
     reusable_tokens: int = 0
+    text: str = ""
 
     @property
     def prompt_tokens(self) -> int:
@@ -79,6 +81,8 @@ class Workload:
     def digest(self) -> str:
         """sha256 of all that is sent: runs with equal digests can be compared."""
         digest = hashlib.sha256()
+        if any(turn.text for turn in self.turns()):
+            digest.update(self.name.encode())  # which says whether tools go with it
         for session in self.sessions:
             for one in session.everyone():
                 digest.update(f"{one.name} {one.domain} {one.start_s}\n".encode())

@@ -28,6 +28,8 @@ FIGURES: pytest.StashKey[list[Figure]] = pytest.StashKey()
 SUMMARY: pytest.StashKey[str] = pytest.StashKey()
 UNASKED: pytest.StashKey[bool] = pytest.StashKey()
 """Set where nobody asked yet whether the servers are there."""
+GONE: pytest.StashKey[str] = pytest.StashKey()
+"""Set where a server went away during the run: which one, in a sentence."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -102,7 +104,18 @@ def pytest_runtest_makereport(
         # JUnit takes them from the report of the teardown, which copies them from the item.
         item.user_properties += [(figure.name, _property(figure)) for figure in result.figures]
         item.user_properties += [("known rule", result.known)] if result.known else []
+    if report.outcome == "failed":
+        _stop_if_gone(item)
     return report
+
+
+def _stop_if_gone(item: pytest.Item) -> None:
+    """What follows would fail because a server is gone, and say nothing about the cases."""
+    from optistack_conformance.alive import gone
+
+    if why := gone(item.config.stash[SELECTION]):
+        item.config.stash[GONE] = why
+        item.session.shouldstop = f"conformance: {why}"
 
 
 @pytest.hookimpl(trylast=True)

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import optistack
+from optistack.apply.termination import termination_raises
 from optistack.errors import CheckFailedError, InputError
 from optistack_conformance.evals import VERSION
 from optistack_conformance.outcomes import CaseResult
-from optistack_conformance.report import Report, Subject
+from optistack_conformance.report import Report, State, Subject
 from optistack_conformance.selection import Selection
 
 TIERS_DIR = Path(__file__).parent / "tiers"
@@ -27,14 +28,15 @@ def run_suite(
 ) -> Report:
     """Run the cases that ``selection`` chooses, in this process, and judge.
 
-    ``progress`` is told each case before it runs. ``junit`` is where pytest writes its XML. Raises InputError when a
-    server does not answer, a recorded baseline does not fit, or the extra ``conformance`` is not installed.
+    ``progress`` is told each case before it runs. ``junit`` is where JUnit's XML goes. A run that is interrupted, or
+    whose server goes away, comes back with its state and what it found until then. Raises InputError when a server does
+    not answer at the beginning, a recorded baseline does not fit, or the extra ``conformance`` is not installed.
     """
     check_installed()
     started = time.monotonic()
     check_given(selection)
     candidate, baseline = subjects(selection)
-    results = _run_pytest(selection, junit, progress)
+    run = _run_pytest(selection, junit, progress)
     from optistack_conformance.reference import fingerprint
     from optistack_conformance.template import ChatTemplate
 
@@ -48,7 +50,9 @@ def run_suite(
         checkpoint_fingerprint=fingerprint(selection),
         chat_template_hash=ChatTemplate(Path(selection.checkpoint)).hash if selection.checkpoint else None,
         evals_version=VERSION,
-        results=tuple(results),
+        results=tuple(run.results),
+        state=run.state,
+        ended=run.ended,
         duration_s=time.monotonic() - started,
     )
 
@@ -61,7 +65,7 @@ def check_installed() -> None:
     if missing:
         raise InputError(
             f"The conformance suite needs {', '.join(missing)}.",
-            fix="Run: pip install 'optistack[conformance]'",
+            fix="In a clone of optistack, run: pip install '.[conformance]'",
         )
 
 
@@ -113,6 +117,9 @@ class _Collector:
 
         self.results: list[CaseResult] = []
         self.interrupted = False
+        self.gone = ""
+        self._chosen = self._begun = 0
+        self._case = ""
         self._plugin = pytest_plugin
         self._selection = selection
         self._progress = progress
@@ -121,33 +128,77 @@ class _Collector:
         config.stash[self._plugin.SELECTION] = self._selection
         config.stash[self._plugin.RESULTS] = self.results
 
+    def pytest_collection_finish(self, session: Any) -> None:
+        self._chosen = len(session.items)
+
     def pytest_keyboard_interrupt(self, excinfo: Any) -> None:
-        self.interrupted = self.interrupted or excinfo.errisinstance(KeyboardInterrupt)
+        import pytest
+
+        # What pytest raises where a plugin stops the session is a KeyboardInterrupt, too.
+        stopped = isinstance(excinfo.value, pytest.Session.Interrupted) or not excinfo.errisinstance(KeyboardInterrupt)
+        self.interrupted = self.interrupted or not stopped
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._progress(nodeid.partition("::")[2].removeprefix("test_").replace("_", " "))
+        self._begun += 1
+        self._case = nodeid.partition("::")[2].removeprefix("test_").replace("_", " ")
+        self._progress(self._case)
+
+    def pytest_sessionfinish(self, session: Any) -> None:
+        self.gone = session.config.stash.get(self._plugin.GONE, "")
+
+    @property
+    def state(self) -> State:
+        if self.interrupted:
+            return State.INTERRUPTED
+        return State.INCOMPLETE if self.gone else State.COMPLETE
+
+    @property
+    def ended(self) -> str:
+        """Why and where the run was broken off; empty for one that is complete."""
+        if self.state is State.COMPLETE:
+            return ""
+        where = (
+            f"Case {self._begun} of {self._chosen}, {self._case}, was the last."
+            if self._begun
+            else "No case had begun."
+        )
+        return f"{self.gone or 'It was told to stop.'} {where}"
 
 
-def _run_pytest(selection: Selection, junit: Path | None, progress: Callable[[str], None]) -> list[CaseResult]:
+def _run_pytest(selection: Selection, junit: Path | None, progress: Callable[[str], None]) -> _Collector:
     import pytest
+
+    from optistack_conformance.junit import SUITE, finish, room_for
 
     collector = _Collector(selection, progress)
     arguments = [str(TIERS_DIR), "-c", os.devnull, "--rootdir", str(TIERS_DIR), "--import-mode=importlib", "-q"]
     arguments += ["-p", "no:cacheprovider", "--no-header", "--tb=short"]
     arguments += ["-p", "optistack_conformance.pytest_plugin"]
-    if junit is not None:
-        arguments += [f"--junitxml={junit}", "-o", "junit_suite_name=optistack-conformance"]
     output = io.StringIO()
-    with _without_others_plugins(), contextlib.redirect_stdout(output):
-        code = pytest.main(arguments, plugins=[collector])
-    if collector.interrupted:
-        raise KeyboardInterrupt
+    with room_for(junit) as written:
+        if written is not None:
+            arguments += [f"--junitxml={written}", "-o", f"junit_suite_name={SUITE}"]
+        with termination_raises(), _without_others_plugins(), contextlib.redirect_stdout(output):
+            try:
+                code = pytest.main(arguments, plugins=[collector])
+            except KeyboardInterrupt:  # where pytest takes none
+                collector.interrupted, code = True, pytest.ExitCode.INTERRUPTED
+        if collector.state is State.COMPLETE:
+            _check(code, bool(collector.results), selection, output.getvalue())
+        if junit is not None and written is not None:
+            finish(written, junit, collector.state, collector.ended)
+    return collector
+
+
+def _check(code: int, any_results: bool, selection: Selection, output: str) -> None:
+    """Raises InputError when no case was chosen, CheckFailedError when pytest could not do its work."""
+    import pytest
+
     if code == pytest.ExitCode.NO_TESTS_COLLECTED and selection.cases:
         patterns = ", ".join(selection.cases)
         raise InputError(f"No case matches {patterns}.", fix="Take ids from a report, or patterns: 'contract/stop-*'.")
-    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, 4) or not collector.results:
-        raise CheckFailedError(f"The suite itself failed: {output.getvalue()[-2000:]}")
-    return collector.results
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, 4) or not any_results:
+        raise CheckFailedError(f"The suite itself failed: {output[-2000:]}")
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ class Script:
     """How the engine behaves. ``token_s`` is the time of a token, ``first_s`` that of a prompt; ``fail`` the status of
     the requests with these numbers (from 0); ``dies_at`` the request at which the server goes away for good; ``cut_at``
     the one whose stream ends without a word; ``lie`` is added to what usage says of the cache; ``usage`` stands in the
-    place of it all."""
+    place of it all, and False sends none; ``says`` are the deltas of a chat's answer, behind one with a role alone."""
 
     token_s: float = 0.0
     first_s: float = 0.0
@@ -45,6 +45,7 @@ class Script:
     caches: bool = True
     lie: int = 0
     usage: object = None
+    says: list[dict[str, Any]] = field(default_factory=lambda: [{"content": "x"}] * 3)
 
 
 class Engine:
@@ -141,7 +142,13 @@ class _Handler(BaseHTTPRequestHandler):
                 engine.counts["running"] -= 1
 
     def _stream(self, body: dict[str, Any], *, cut: bool) -> None:
-        script, prompt, tokens = self.engine.script, body["prompt"], body["max_tokens"]
+        script, tokens = self.engine.script, body["max_tokens"]
+        choices: list[dict[str, Any]] = [{"index": 0, "text": "x"}] * tokens
+        if "messages" in body:
+            deltas = [{"role": "assistant", "content": ""}, *script.says[:tokens]]
+            choices = [{"index": 0, "delta": delta} for delta in deltas]
+            tokens = len(deltas) - 1
+        prompt = body["prompt"] if "prompt" in body else _rendered(body["messages"])
         cached = self.engine.look_up(prompt)
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
@@ -149,8 +156,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         time.sleep(script.first_s)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            for _ in range(tokens):
-                self._event({"choices": [{"index": 0, "text": "x"}], "usage": None})
+            for choice in choices:
+                self._event({"choices": [choice], "usage": None})
                 time.sleep(script.token_s)
             if cut:
                 self.close_connection = True
@@ -161,7 +168,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.engine.counts["accepted"] += tokens
             details = {"cached_tokens": cached + script.lie}
             usage = {"prompt_tokens": len(prompt), "completion_tokens": tokens, "prompt_tokens_details": details}
-            self._event({"choices": [], "usage": script.usage or usage})
+            if script.usage is not False:
+                self._event({"choices": [], "usage": script.usage or usage})
             self._chunk(b"data: [DONE]\n\n")
             self.wfile.write(b"0\r\n\r\n")
 
@@ -181,6 +189,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.wfile.write(body)
+
+
+def _rendered(messages: list[dict[str, Any]]) -> list[int]:
+    """A chat template of sorts: two tokens for a role, one for a character."""
+    text = "".join(f"<{one['role'][0]}{one['content']}" for one in messages)
+    return [ord(letter) for letter in text]
 
 
 @pytest.fixture

@@ -70,10 +70,61 @@ def test_warm_up_is_sent_and_not_counted(engine: Engine, capsys: pytest.CaptureF
 
 def test_http_errors_and_cut_streams_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     with Engine(Script(fail={1: 500, 4: 429}, cut_at=6)) as engine:
-        assert bench(engine, "--repeats", "1") == 0
-    said = capsys.readouterr().out
-    assert "3 requests failed (1 x HTTP 500, 1 x HTTP 429, 1 x cut off) and are in no latency" in said
-    assert "scripted" in said
+        assert bench(engine, "--repeats", "1") == 1
+    said = capsys.readouterr()
+    assert "3 requests failed (1 x HTTP 500, 1 x HTTP 429, 1 x cut off) and are in no latency" in said.out
+    assert "scripted" in said.out
+    assert "37.5% of a repeat's requests failed, and --max-errors allows 0.0%" in said.err
+
+
+def test_errors_up_to_a_stated_share_are_no_failed_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the worst repeat: 2 of 8 requests of the second, which are 2 of 16 over both."""
+    for allowed, code in (("0.2", 1), ("0.25", 0)):
+        with Engine(Script(fail={9: 500, 12: 500})) as engine:
+            assert bench(engine, "--repeats", "2", "--max-errors", allowed) == code
+        assert "2 requests failed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("points", [True, False])
+def test_a_run_that_measured_nothing_leaves_nothing(tmp_path: Path, points: bool) -> None:
+    out = tmp_path / "new" / "out"
+    command = ["sweep", "--concurrency", "1,2"] if points else []
+    with Engine(Script(fail=dict.fromkeys(range(99), 400))) as engine:
+        words = [*command, "--endpoint", engine.url, *FAST[:-1], "1", "--out", str(out)]
+        assert run(["bench", *words]) == 1
+    assert list(tmp_path.iterdir()) == []
+    assert run(["bench", "--endpoint", "http://127.0.0.1:1", "--out", str(tmp_path)]) == 2
+    assert list(tmp_path.iterdir()) == [], "a folder of the user's stays"
+    with Engine(Script()) as engine:
+        assert bench(engine, "--repeats", "1", "--out", str(tmp_path)) == 0
+    assert run(["bench", "--endpoint", "http://127.0.0.1:1", "--out", str(tmp_path)]) == 2
+    assert result_of(tmp_path)["state"] == "complete", "what was measured stays"
+
+
+def test_an_open_connection_is_used_again_and_opening_one_is_told(
+    engine: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(engine, "--users", "2", "--repeats", "1", "--json") == 0
+    figures = json.loads(capsys.readouterr().out)["points"][0]["repeats"][0]["figures"]
+    assert (figures["connect_s_n"], figures["ttft_s_n"]) == (2, 8)
+    assert 0 < figures["connect_s_p50"] < 1
+    assert bench(engine, "--users", "2", "--repeats", "1") == 0
+    assert "2 of 8 requests opened a connection" in capsys.readouterr().out
+
+
+def test_usage_that_is_missing_or_impossible_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for script, figure, note in (
+        (Script(usage=False), "without_usage", "of 8 answers 8 came without usage"),
+        (Script(lie=5000), "cached_above_prompt", "of 8 answers 8 claim more cached tokens than their prompt has"),
+    ):
+        for words in (["--json"], []):
+            with Engine(script) as engine:
+                assert bench(engine, "--repeats", "1", *words) == 0
+            said = capsys.readouterr().out
+            if words:
+                assert json.loads(said)["points"][0]["repeats"][0]["figures"][figure] == 8
+            else:
+                assert note in said
 
 
 @pytest.mark.parametrize(
@@ -113,7 +164,13 @@ def test_a_server_that_dies_leaves_a_partial_result(tmp_path: Path, capsys: pyte
     assert kept["state"] == "partial" and "No engine answers" in kept["why"]
     whole, broken = kept["points"][0]["repeats"]
     assert (whole["ended"], bool(broken["ended"]), whole["figures"]["requests"]) == ("", True, 8)
-    assert len((tmp_path / "out" / "requests.jsonl").read_text().splitlines()) >= 11
+    lines = [json.loads(line) for line in (tmp_path / "out" / "requests.jsonl").read_text().splitlines()]
+    assert len(lines) >= 11
+    # The seconds in which nobody answered any more are in no rate.
+    (died_s,) = (line["end_s"] for line in lines if line["repeat"] == 1 and line["error"])
+    assert broken["figures"]["wall_s"] == pytest.approx(died_s, abs=1e-3)
+    assert broken["figures"]["window_s"] == broken["figures"]["wall_s"]
+    assert not {"little", "generator_cpu"} & set(broken["figures"])
 
 
 def test_a_server_that_answers_nothing_is_told_in_the_warm_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,6 +296,7 @@ def test_compare_tells_what_changed_beyond_the_noise(tmp_path: Path, capsys: pyt
     assert run(["bench", "compare", str(tmp_path / "slow"), str(tmp_path / "fast"), "--json"]) == 0
     changes = {one["figure"]: one["verdict"] for one in json.loads(capsys.readouterr().out)["changes"]}
     assert (changes["ttft_s_p50"], changes["hit_rate_usage"], changes["errors"]) == ("better", "same", "same")
+    assert (changes["ttft_s_p95"], changes["ttft_s_p99"], changes["itl_s_p99"]) == ("too few", "too few", "too few")
     assert run(["bench", "compare", str(tmp_path / "fast"), str(tmp_path / "slow")]) == 0
     assert "ttft_s_p50 worse (1 user)" in capsys.readouterr().out
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
 LISTS = sorted(path for path in (ROOT / "benchmarks" / "configurations").glob("*.yaml") if "title" in path.read_text())
-KNOWN = {"name", "stack", "backend", "without", "set", "engine_args", "env", "apply", "bench", "conformance"}
+KNOWN = {"name", "stack", "backend", "without", "plugins", "set", "engine_args", "env", "apply", "bench", "conformance"}
+KNOWN |= {"checks"}
 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
@@ -39,3 +42,50 @@ def test_a_list_is_planned_without_starting_anything(tmp_path: Path) -> None:
     (row,) = json.loads((tmp_path / "out" / "rows.json").read_text())["rows"]
     assert row["planned_kv_tokens"] > 0
     assert row["bandwidth_steps_s"] > 0
+
+
+SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks" / "run_configurations.py"))
+
+
+def plan(bandwidth_bytes_s: float | None, *, moe: dict[str, int] | None = None, replicas: int = 1) -> dict[str, Any]:
+    """1,000 bytes of weights that every token uses, 8,000 of routed experts, 500 of a draft, 1 byte of KV a token."""
+    weights = [{"label": "attention", "bytes": 1000}, *([{"label": "routed experts", "bytes": 8000}] if moe else [])]
+    return {
+        "share": {"gpu": {"hbm_bandwidth_bytes_s": bandwidth_bytes_s} if bandwidth_bytes_s else None},
+        "model": {"moe": moe},
+        "budget": {
+            "bytes_per_kv_token": 1,
+            "weights": weights,
+            "charges": [{"label": "draft weights", "bytes": 500}],
+        },
+        "launches": [{}] * replicas,
+    }
+
+
+FIGURES = {
+    "user_tokens_s_p50": 60.0, "in_flight": 1.0, "prompt_tokens_mean": 450.0, "output_tokens_mean": 100.0,
+    "acceptance_length": 2.0,
+}  # fmt: skip
+
+
+def test_predicted_speed_is_steps_times_the_acceptance_length() -> None:
+    found = SCRIPT["speed"](plan(100_000.0), [FIGURES, FIGURES])
+    assert found["predicted_user_tokens_s"] == pytest.approx(100_000 / (1000 + 500 + 450 + 50) * 2)
+    assert found["measured_over_predicted"] == pytest.approx(60 / 100)
+    without = {key: value for key, value in FIGURES.items() if key != "acceptance_length"}
+    assert SCRIPT["speed"](plan(100_000.0), [without])["predicted_user_tokens_s"] == pytest.approx(50)
+    row = {"name": "n", "planned_kv_tokens": 5, "bandwidth_steps_s": 50.0, **found}
+    assert SCRIPT["describe"](row).endswith("measured 60.0 tokens/s/user, 60% of the 100.0 predicted")
+
+
+def test_requests_in_flight_share_the_weights_and_have_kv_and_experts_of_their_own() -> None:
+    two_replicas = SCRIPT["speed"](plan(100_000.0, replicas=2), [{**FIGURES, "in_flight": 8.0}])
+    assert two_replicas["requests_a_replica"] == 4
+    assert two_replicas["predicted_user_tokens_s"] == pytest.approx(100_000 / (1500 + 4 * 500) * 2)
+    routed = plan(100_000.0, moe={"experts_per_token": 2, "routed_experts": 8})
+    assert SCRIPT["bandwidth_steps_s"](routed, 0, 2) == pytest.approx(100_000 / (1500 + 8000 * (1 - 0.75**2)))
+
+
+def test_without_a_bandwidth_or_a_measurement_there_is_no_ratio() -> None:
+    assert SCRIPT["speed"](plan(None), [FIGURES]) == {"measured_user_tokens_s": 60.0}
+    assert SCRIPT["speed"](plan(1.0), []) == SCRIPT["speed"](plan(1.0), [{"errors": 8.0}]) == {}

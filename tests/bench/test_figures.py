@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from optistack.verify.metrics import parse_metrics
+from optistack_bench.compare import compare
 from optistack_bench.counters import Counts, between, read_gauges, read_totals
 from optistack_bench.load import Played
+from optistack_bench.notes import notes
 from optistack_bench.pareto import best_at, conclusions, frontier, knee, spots
 from optistack_bench.records import Record
-from optistack_bench.result import Point, Repeat, Server, WorkloadFacts
-from optistack_bench.statistics import Estimate, difference, quantile
+from optistack_bench.result import Point, Repeat, Result, Server, WorkloadFacts
+from optistack_bench.statistics import Estimate, difference, quantile, values_needed
 from optistack_bench.summary import bucket, summarize
 
 SERVER = Server(url="http://x", model="m")
@@ -117,6 +119,31 @@ def test_failed_requests_are_counted_and_change_no_latency() -> None:
     assert clean.figures["little"] == pytest.approx(1.0)
     assert clean.figures["user_tokens_s_p50"] == pytest.approx(10.0)
     assert clean.figures["total_tokens_min_gpu"] == pytest.approx(210 * 30)
+
+
+def test_a_tail_is_judged_where_five_values_lie_beyond_it() -> None:
+    assert [values_needed(share) for share in (0.95, 0.99)] == [100, 500]
+
+    def measured(n: int, p99: float) -> Point:
+        repeats = tuple(
+            Repeat(figures={"ttft_s_p95": p99, "ttft_s_p99": p99, "ttft_s_n": float(n), "requests": 1.0 * n})
+            for _ in range(2)
+        )
+        return Point(target="t", users=1, server=SERVER, workload=WORK, repeats=repeats)
+
+    def verdicts(n: int) -> list[str]:
+        before, after = (
+            Result(optistack_version="", made_at="", machine="", settings={}, points=(measured(n, value),))
+            for value in (1.0, 2.0)
+        )
+        return [change.verdict for change in compare(before, after)]
+
+    assert verdicts(99) == ["too few", "too few"]
+    assert verdicts(100) == verdicts(499) == ["worse", "too few"]
+    assert verdicts(500) == ["worse", "worse"]
+    said = " ".join(notes(measured(499, 1.0)))
+    assert "TTFT and latency of 499 values a repeat, and it takes 500 for p99: p99 is nearly the largest value" in said
+    assert "nearly the largest" not in " ".join(notes(measured(500, 1.0)))
 
 
 def test_what_comes_after_the_load_fell_off_is_no_throughput() -> None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.bench.conftest import Engine, Script
 
 from optistack.cli.options import Choice
 from optistack.engines.progress import SILENT
 from optistack.errors import EngineStartError, InputError
 from optistack_bench import on_stack
-from optistack_bench.load import Loop
+from optistack_bench.load import Loop, server_of
 from optistack_bench.result import Result, load_result
 from optistack_bench.settings import Settings
 
@@ -28,7 +31,10 @@ class Machine:
     """Stands in for planning and starting: a deployment is a scripted engine, by the plugins that are in its plan."""
 
     scripts: dict[tuple[str, ...], Script | str]
+    replicas: int = 1
     events: list[str] = field(default_factory=list)
+    sessions: list[list[str | None]] = field(default_factory=list)
+    """Of each engine that was up, in order."""
 
     def plan(self, choice: Choice, *_: object, **__: object) -> Any:
         plugins = tuple(name for name in ("kv-fp8", "dflash") if name not in choice.without)
@@ -37,7 +43,7 @@ class Machine:
             engine_env={},
             plan=SimpleNamespace(
                 plugins=[SimpleNamespace(name=name) for name in plugins],
-                launches=(None,),
+                launches=(None,) * self.replicas,
                 front=None,
                 share=SimpleNamespace(gpus=0),
                 budget=SimpleNamespace(kv_tokens=1000),
@@ -50,13 +56,15 @@ class Machine:
         script = self.scripts[spec]
         if isinstance(script, str):
             raise EngineStartError(script)
-        with Engine(script) as engine:
+        with ExitStack() as stack:
+            engines = [stack.enter_context(Engine(script)) for _ in range(self.replicas)]
             self.events.append(f"up {spec}")
-            process = SimpleNamespace(url=engine.url)
-            spec_ = SimpleNamespace(processes=(process,), endpoints=(engine.url,))
+            processes = tuple(SimpleNamespace(url=engine.url) for engine in engines)
+            spec_ = SimpleNamespace(processes=processes, endpoints=tuple(engine.url for engine in engines))
             try:
                 yield SimpleNamespace(deployment=SimpleNamespace(spec=spec_))
             finally:
+                self.sessions += [engine.sessions for engine in engines]
                 self.events.append(f"down {spec}")
 
 
@@ -108,6 +116,37 @@ def test_an_engine_that_dies_is_taken_down_and_the_rest_is_not_started(monkeypat
     result = measure(machine, monkeypatch)
     assert machine.events == ["up ()", "down ()"]
     assert (result.state, result.exit_code) == ("partial", 1)
+
+
+def test_replicas_without_a_router_share_the_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine({(): Script(), BOTH: Script()}, replicas=2)
+    monkeypatch.setattr(f"{__name__}.SETTINGS", dataclasses.replace(SETTINGS, sessions=4, turns=2, warmup=1))
+    result = measure(machine, monkeypatch)
+    assert result.exit_code == 0
+    assert [set(names) for names in machine.sessions[:2]] == [{"session-0", "session-3"}, {"session-1", "session-2"}]
+    point = result.points[0]
+    assert (point.server.gpus, point.server.planned_kv_tokens) == (2, 2000)
+    assert "2 replicas without a router: sessions take turns" in " ".join(point.workload.rules)
+    figures = point.repeats[0].figures
+    assert figures["requests"] == 8
+    assert figures["hit_rate_usage"] == figures["hit_rate_engine"], "the counters of both are read"
+
+
+def test_a_replica_that_dies_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine({(): Script(dies_at=3), BOTH: Script()}, replicas=2)
+    monkeypatch.setattr(f"{__name__}.SETTINGS", dataclasses.replace(SETTINGS, sessions=8))
+    result = measure(machine, monkeypatch)
+    assert (result.state, machine.events) == ("partial", ["up ()", "down ()"])
+    assert "No engine answers" in result.why
+
+
+@given(st.integers(1, 9), st.integers(0, 20))
+def test_every_replica_gets_as_many_sessions_and_none_a_domain_alone(servers: int, rounds: int) -> None:
+    sent = [server_of(number, servers) for number in range(rounds * servers)]
+    assert [sent.count(server) for server in range(servers)] == [rounds] * servers
+    if rounds >= servers > 1:
+        of_one_domain = [server_of(number, servers) for number in range(0, rounds * servers * 2, 2)]
+        assert set(of_one_domain) == set(range(servers))
 
 
 def test_two_stacks_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 
 from optistack_conformance.outcomes import CaseResult, Figure, Outcome
-from optistack_conformance.report import Report
+from optistack_conformance.report import Report, State
 from optistack_conformance.reports.text import TIER_TITLES, bound, facts, measured, tally, tiers_of
 
 STYLE = """
@@ -38,12 +38,13 @@ th { font-weight: normal; opacity: .7; }
 def html_page(report: Report) -> str:
     """The whole page as text."""
     verdict = report.verdict
+    state = "" if report.state is State.COMPLETE else f" ({report.state.value})"
     return "".join(
         (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>Conformance: {verdict.value}</title><style>{STYLE}</style></head><body>",
-            f'<h1>Conformance: <span class="{verdict.value}">{verdict.value}</span></h1>',
+            f"<title>Conformance: {verdict.value}{state}</title><style>{STYLE}</style></head><body>",
+            f'<h1>Conformance: <span class="{verdict.value}">{verdict.value}</span>{state}</h1>',
             '<ul class="tiers">',
             *(_tier_badge(report, tier) for tier in tiers_of(report)),
             "</ul><dl>",

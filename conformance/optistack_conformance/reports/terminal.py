@@ -9,7 +9,7 @@ from rich.text import Text
 
 from optistack.cli.views.common import columns, heading, indented
 from optistack_conformance.outcomes import CaseResult, Outcome
-from optistack_conformance.report import Report
+from optistack_conformance.report import Report, State
 from optistack_conformance.reports.text import TIER_TITLES, bound, facts, measured, tally, tiers_of
 
 STYLES = {
@@ -39,7 +39,8 @@ def report_view(report: Report, *, wide: bool, everything: bool = False) -> Iter
         if shown:
             yield indented(cases)
     verdict = report.verdict
-    yield Text.assemble("Verdict: ", (verdict.value, STYLES[verdict]))
+    state = "" if report.state is State.COMPLETE else f" ({report.state.value}: {report.ended})"
+    yield Text.assemble("Verdict: ", (verdict.value, STYLES[verdict]), state)
 
 
 def _matters(result: CaseResult) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optistack_conformance.outcomes import Figure, Outcome
-from optistack_conformance.report import Report, Subject
+from optistack_conformance.report import Report, State, Subject
 from optistack_conformance.selection import TIERS
 
 TIER_TITLES = {0: "Tier 0, contract", 1: "Tier 1, lossless", 2: "Tier 2, lossy"}
@@ -43,6 +43,8 @@ def who(subject: Subject) -> str:
 
 def facts(report: Report) -> Iterator[tuple[str, str]]:
     """What the run was, name and value."""
+    if report.state is not State.COMPLETE:
+        yield report.state.value.capitalize(), report.ended
     yield "Candidate", who(report.candidate)
     yield "Baseline", who(report.baseline) if report.baseline else "none"
     yield "Profile", f"{report.settings['profile']}, {report.duration_s:.0f} s"

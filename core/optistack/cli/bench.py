@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from optistack.cli import bench_options as given
-from optistack.cli import bench_results, options
+from optistack.cli import bench_results, bench_run, options
+from optistack.cli.bench_options import Given, takes_given
 from optistack.cli.commands import HELP
 
 if TYPE_CHECKING:
@@ -19,81 +19,38 @@ app.command(name="show")(bench_results.show)
 
 
 @app.callback(invoke_without_command=True)
+@takes_given
 def bench(
     context: typer.Context,
+    given: Given,
     users: Annotated[int, typer.Option("--users", min=1, help="Closed loop: so many sessions at once.")] = 1,
     rate: Annotated[
         str | None, typer.Option("--rate", metavar="R", help="Open loop: sessions a second, or `recorded`.")
     ] = None,
-    endpoint: given.Endpoint = None,
-    engine: given.Engines = None,
-    gpus: given.Gpus = None,
-    stack: given.Stacks = None,
-    backend: given.Backend = None,
-    engine_python: given.EnginePython = None,
-    setting: given.Set = None,
-    no_baseline: given.NoBaseline = False,
-    allow_degraded: options.AllowDegraded = False,
-    workload: given.Workload = "sessions",
-    trace: given.Trace = None,
-    sessions: given.Sessions = None,
-    turns: given.Turns = None,
-    domain: given.Domain = None,
-    divide: given.Divide = None,
-    think_limit: given.ThinkLimit = 30.0,
-    repeats: given.Repeats = 3,
-    warmup: given.Warmup = 1,
-    seed: given.Seed = 0,
-    prefill_only: given.PrefillOnly = False,
-    session_header: given.Header = "X-Session-Id",
-    timeout: given.Timeout = 600.0,
-    model_context: given.Context = None,
-    out: given.Out = None,
     json: options.Json = False,
 ) -> None:
     """Measure an engine with coding-agent sessions, and compare results.
 
     Latency, speed, throughput, cache hits and acceptance, with intervals over repeats. With --stack the stack is
     started without its plugins, measured and taken down, and then with them. Exit code 1 when the server dies in the
-    middle or answers nothing; what was measured until then is kept in --out.
+    middle or answers nothing, or when more requests of a repeat failed than --max-errors allows; what was measured is
+    kept in --out.
     """
     if context.invoked_subcommand is not None:
         return
-    _finish(given.measure(locals(), [users], rate), json)
+    _finish(bench_run.measure(given, [users], rate), json)
 
 
 @app.command()
+@takes_given
 def sweep(
     concurrency: Annotated[
         str, typer.Option("--concurrency", metavar="1,2,4,...", help="Sessions at once, one point each.")
     ],
+    given: Given,
     min_tps_user: Annotated[
         float | None, typer.Option("--min-tps-user", min=0, help="Name the best throughput at this many tokens/s/user.")
     ] = None,
-    endpoint: given.Endpoint = None,
-    engine: given.Engines = None,
-    gpus: given.Gpus = None,
-    stack: given.Stacks = None,
-    backend: given.Backend = None,
-    engine_python: given.EnginePython = None,
-    setting: given.Set = None,
-    no_baseline: given.NoBaseline = False,
-    allow_degraded: options.AllowDegraded = False,
-    workload: given.Workload = "sessions",
-    trace: given.Trace = None,
-    sessions: given.Sessions = None,
-    turns: given.Turns = None,
-    domain: given.Domain = None,
-    divide: given.Divide = None,
-    think_limit: given.ThinkLimit = 30.0,
-    repeats: given.Repeats = 3,
-    warmup: given.Warmup = 1,
-    seed: given.Seed = 0,
-    prefill_only: given.PrefillOnly = False,
-    session_header: given.Header = "X-Session-Id",
-    timeout: given.Timeout = 600.0,
-    model_context: given.Context = None,
-    out: given.Out = None,
     json: options.Json = False,
 ) -> None:
     """Measure under several loads, and draw tokens/s/user against tokens/min/GPU.
@@ -104,11 +61,11 @@ def sweep(
     from optistack_bench.run import check_installed
 
     users = _numbers(concurrency)
-    if out is not None:
+    if given.out is not None:
         check_installed("matplotlib")
-    result = given.measure(locals(), users)
-    if out is not None and result.points:
-        bench_results.write_pictures(result, out, min_tps_user)
+    result = bench_run.measure(given, users)
+    if given.out is not None and result.points:
+        bench_results.write_pictures(result, given.out, min_tps_user)
     _finish(result, json, min_tps_user, sweeps=True)
 
 
@@ -126,6 +83,7 @@ def _finish(result: Result, as_json: bool, floor: float | None = None, *, sweeps
     from optistack.cli import screen
 
     bench_results.print_result(result, as_json, floor, sweeps=sweeps)
-    if result.state != "complete":
-        screen.print_error(f"The benchmark is partial: {result.why}", "What was measured is marked so.")
+    if result.problem:
+        kept = "What was measured is marked so." if result.state != "complete" else ""
+        screen.print_error(result.problem, kept)
     raise typer.Exit(result.exit_code)

@@ -1,18 +1,17 @@
-"""Options of ``optistack bench`` and ``optistack bench sweep``, and what is done with them."""
+"""Options that ``optistack bench`` and ``optistack bench sweep`` share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from optistack.cli import options
-
-if TYPE_CHECKING:
-    from optistack_bench.result import Result
-    from optistack_bench.settings import Settings
 
 Endpoint = Annotated[
     str | None, typer.Option("--endpoint", metavar="URL", help="The server to measure: http://127.0.0.1:8000.")
@@ -57,113 +56,67 @@ Header = Annotated[str, typer.Option("--session-header", metavar="NAME", help="H
 Timeout = Annotated[float, typer.Option("--timeout", min=1, help="Seconds that a request may take.")]
 Context = Annotated[int | None, typer.Option("--context", min=1, help="The model's context, if the server says none.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Keep result.json and requests.jsonl there.")]
+MaxErrors = Annotated[
+    float, typer.Option("--max-errors", min=0, max=1, metavar="SHARE", help="Of a repeat's requests, that may fail.")
+]
+
+Chat = Annotated[
+    bool, typer.Option("--chat", help="Messages to /v1/chat/completions, with the server's own answers as history.")
+]
+Tools = Annotated[bool, typer.Option("--tools", help="With --chat: offer tools, so that calls of them are parsed.")]
 
 
-def measure(given: dict[str, Any], users: Sequence[int], rate: str | None = None) -> Result:
-    """Measure what the options ``given`` say, under each number of ``users``.
+@dataclass(frozen=True)
+class Given:
+    """What was given on the command line, beside the load."""
 
-    Raises InputError for options that do not go together.
-    """
-    from optistack.errors import InputError
-
-    if (given["endpoint"] is None) == (not given["stack"]):
-        raise InputError("What is to be measured?", fix="Give either --endpoint URL or --stack FILE.")
-    settings = settings_of(given)
-    from optistack.cli import screen
-    from optistack_bench.load import Loop
-
-    loops = [Loop(users=number, rate=_rate(rate), prefill_only=given["prefill_only"]) for number in users]
-    out = _folder(given["out"])
-    with screen.ScreenProgress() as progress:
-        if given["endpoint"] is not None:
-            from optistack_bench.run import run_endpoint
-
-            target = _target(given["endpoint"], given["engine"], given["gpus"])
-            return run_endpoint(target, settings, loops, out=out, progress=progress)
-        from optistack_bench.on_stack import run_stacks
-
-        return run_stacks(
-            _choices(given),
-            settings,
-            loops,
-            baseline=not given["no_baseline"],
-            allow_degraded=given["allow_degraded"],
-            out=out,
-            progress=progress,
-        )
-
-
-def settings_of(given: dict[str, Any]) -> Settings:
-    """The options of a command as ``Settings``. Raises InputError for what does not go together."""
-    from optistack.errors import InputError
-    from optistack_bench.run import check_installed
-
-    check_installed()
-    from optistack_bench.settings import Settings
-
-    divide = given["divide"]
-    if divide is not None and divide != "auto" and not divide.isdecimal():
-        raise InputError(f"--divide {divide} is no number.", fix="Give a power of two, or auto.")
-    return Settings(
-        workload=given["workload"],
-        trace=given["trace"],
-        sessions=given["sessions"],
-        turns=given["turns"],
-        domains=tuple(given["domain"] or ("code", "prose")),
-        divide=None if divide is None else 0 if divide == "auto" else max(1, int(divide)),
-        think_limit_s=given["think_limit"],
-        repeats=given["repeats"],
-        warmup=given["warmup"],
-        seed=given["seed"],
-        prefill_only=given["prefill_only"],
-        session_header=given["session_header"],
-        timeout_s=given["timeout"],
-        context_tokens=given["model_context"],
-    )
+    endpoint: Endpoint = None
+    engine: Engines = None
+    gpus: Gpus = None
+    stack: Stacks = None
+    backend: Backend = None
+    engine_python: EnginePython = None
+    setting: Set = None
+    no_baseline: NoBaseline = False
+    allow_degraded: options.AllowDegraded = False
+    workload: Workload = "sessions"
+    trace: Trace = None
+    sessions: Sessions = None
+    turns: Turns = None
+    domain: Domain = None
+    chat: Chat = False
+    tools: Tools = False
+    divide: Divide = None
+    think_limit: ThinkLimit = 30.0
+    repeats: Repeats = 3
+    warmup: Warmup = 1
+    seed: Seed = 0
+    prefill_only: PrefillOnly = False
+    session_header: Header = "X-Session-Id"
+    timeout: Timeout = 600.0
+    model_context: Context = None
+    max_errors: MaxErrors = 0.0
+    out: Out = None
 
 
-def _rate(rate: str | None) -> float | str | None:
-    from optistack.errors import InputError
+def takes_given(command: Callable[..., None]) -> Callable[..., None]:
+    """``command`` with the fields of ``Given`` as options in the place of its parameter ``given``."""
+    fields = inspect.signature(Given).parameters
+    hints = get_type_hints(Given, include_extras=True)
 
-    if rate is None or rate == "recorded":
-        return rate
-    try:
-        value = float(rate)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e6:
-        raise InputError(f"--rate {rate} is no number of sessions a second.", fix="Give one above 0, or `recorded`.")
-    return value
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        shared = Given(**{name: values.pop(name) for name in fields})
+        command(**values, given=shared)
 
-
-def _choices(given: dict[str, Any]) -> list[options.Choice]:
-    """The stacks that were named, each with what goes for all of them."""
-    return [
-        options.Choice(
-            stack=path,
-            backend=given["backend"],
-            engine_python=given["engine_python"],
-            settings=tuple(given["setting"] or ()),
-        )
-        for path in given["stack"]
-    ]
-
-
-def _target(endpoint: str, engines: list[str] | None, gpus: int | None) -> Any:
-    from optistack_bench.measure import Target
-
-    return Target("endpoint", endpoint.rstrip("/"), tuple(engines or ()), gpus or 1)
-
-
-def _folder(out: Path | None) -> Path | None:
-    """``out``, made if it is not there. Raises InputError when it holds another result."""
-    from optistack.errors import InputError
-
-    if out is None:
-        return None
-    if out.exists() and not out.is_dir():
-        raise InputError(f"--out {out} is no folder.", fix="Name a folder; it is made.")
-    if (out / "result.json").exists():
-        raise InputError(f"--out {out} holds a result already.", fix="Name another folder, or remove it.")
-    out.mkdir(parents=True, exist_ok=True)
-    return out
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+        if name == "given":
+            parameters += [one.replace(annotation=hints[key]) for key, one in fields.items()]
+        else:
+            parameters.append(parameter)
+    keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    # Typer reads both.
+    run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]  # what inspect.signature looks for
+    run.__annotations__ = {one.name: one.annotation for one in keywords}
+    return run

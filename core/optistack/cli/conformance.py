@@ -77,7 +77,8 @@ def conformance(
     """Check that an engine answers as the plain model does.
 
     Exit code 0 pass, 1 fail, 4 inconclusive: too small to tell. Without a baseline only what one server can show by
-    itself is judged.
+    itself is judged. A run that is interrupted (130), or whose server goes away, still writes its reports, with that
+    state and never as a pass.
     """
     if context.invoked_subcommand is not None:
         return

@@ -101,9 +101,10 @@ class Endpoint:
     def model(self) -> str:
         """The first served model's name. Raises CheckFailedError when the engine lists none."""
         models = (self.get_json("/v1/models") or {}).get("data") or []
-        if not models:
-            raise CheckFailedError(f"{self.url}/v1/models lists no model.")
-        return str(models[0]["id"])
+        try:
+            return str(models[0]["id"])
+        except (LookupError, TypeError) as error:
+            raise CheckFailedError(f"{self.url}/v1/models lists no model.") from error
 
     def complete(
         self,
@@ -117,7 +118,8 @@ class Endpoint:
         """A greedy completion of ``prompt`` (text or token ids) by the first served model, unless ``model`` is given.
         Extra ``fields`` go into the request's body.
 
-        Raises CheckFailedError with the engine's own message when it answers with an error.
+        Raises CheckFailedError with the engine's own message when it answers with an error, or with what is no
+        completion.
         """
         body = {
             "model": model or self.model(),
@@ -129,16 +131,28 @@ class Endpoint:
         response = self.request("POST", "/v1/completions", json=body, headers=headers)
         if response.status_code != 200:
             raise CheckFailedError(f"{self.url} answered {response.status_code} to a completion: {response.text[:300]}")
+        return _completion(response, self.url)
+
+
+def _completion(response: httpx.Response, url: str) -> Completion:
+    """Raises CheckFailedError when the answer is no JSON, or has not the shape of a completion."""
+    try:
         raw = response.json()
         usage = raw.get("usage") or {}
-        details = usage.get("prompt_tokens_details") or {}
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
         return Completion(
-            text=raw["choices"][0]["text"],
+            text=str(raw["choices"][0]["text"]),
             prompt_tokens=int(usage.get("prompt_tokens") or 0),
             completion_tokens=int(usage.get("completion_tokens") or 0),
-            cached_tokens=details.get("cached_tokens"),
+            cached_tokens=None if cached is None else int(cached),
             raw=raw,
         )
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        kind = response.headers.get("content-type", "no content type")
+        raise CheckFailedError(
+            f"{url}/v1/completions gave no completion as OpenAI's API has them, but {kind}: {response.text[:200]!r}.",
+            fix="Is this the engine's own address, and not that of another server?",
+        ) from error
 
 
 def on_loopback(url: str) -> bool:
