@@ -307,3 +307,28 @@ def test_other_workloads_are_not_compared(tmp_path: Path, capsys: pytest.Capture
             assert bench(engine, "--repeats", "1", "--seed", seed, "--out", str(tmp_path / seed)) == 0
     assert run(["bench", "compare", str(tmp_path / "1"), str(tmp_path / "2")]) == 2
     assert "They sent different things" in capsys.readouterr().err
+
+
+def test_results_measured_apart_share_a_picture(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("plain", "all-on"):
+        assert bench(engine, "--repeats", "1", "--out", str(tmp_path / name)) == 0
+    capsys.readouterr()
+    places = [str(tmp_path / "plain"), str(tmp_path / "all-on" / "result.json")]
+    assert run(["bench", "show", *places, "--pictures", "--out", str(tmp_path / "both"), "--json"]) == 0
+    assert [point["target"] for point in json.loads(capsys.readouterr().out)["points"]] == ["plain", "all-on"]
+    assert sorted(one.name for one in (tmp_path / "both").iterdir()) == ["pareto.png", "report.html"]
+    assert "all-on" in (tmp_path / "both" / "report.html").read_text()
+    assert run(["bench", "show", *places, "--pictures"]) == 2
+    assert "--out DIR" in capsys.readouterr().err
+
+
+def test_results_of_other_workloads_share_none(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(engine, "--repeats", "1", "--out", str(tmp_path / "two")) == 0
+    assert run(["bench", "--endpoint", engine.url, *FAST, "--seed", "1", "--out", str(tmp_path / "other")]) == 0
+    capsys.readouterr()
+    assert run(["bench", "show", str(tmp_path / "two"), str(tmp_path / "other")]) == 2
+    assert "other was measured with another workload than two" in capsys.readouterr().err

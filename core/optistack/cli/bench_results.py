@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from optistack.cli import options
+from optistack.errors import InputError
 
 if TYPE_CHECKING:
     from optistack_bench.result import Result
@@ -36,22 +37,41 @@ def compare(
 
 
 def show(
-    result: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that --out named, or its result.json.")],
+    results: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders that --out named, or result.json.")],
     min_tps_user: Annotated[
         float | None, typer.Option("--min-tps-user", min=0, help="Name the best throughput at this many tokens/s/user.")
     ] = None,
     pictures: Annotated[bool, typer.Option("--pictures", help="Draw pareto.png and report.html anew.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where the pictures go; several results need it.")
+    ] = None,
     json: options.Json = False,
 ) -> None:
-    """Show a result again; --pictures draws it without measuring."""
+    """Show a result again, or several on the same axes; --pictures draws without measuring."""
     from optistack_bench.result import load_result
     from optistack_bench.run import check_installed
 
-    loaded = load_result(result)
+    loaded = load_result(results[0]) if len(results) == 1 else _joined(results)
     if pictures:
         check_installed("matplotlib")
-        write_pictures(loaded, result if result.is_dir() else result.parent, min_tps_user)
+        write_pictures(loaded, out or _folder_of(results), min_tps_user)
     print_result(loaded, json, min_tps_user, sweeps=True)
+
+
+def _joined(places: list[Path]) -> Result:
+    from optistack_bench.join import join
+    from optistack_bench.result import load_result
+
+    names = [(place if place.is_dir() else place.parent).resolve().name for place in places]
+    if len(set(names)) < len(names):
+        raise InputError("Two results have the same folder name, which is what they are called by.", fix="Rename one.")
+    return join({name: load_result(place) for name, place in zip(names, places, strict=True)})
+
+
+def _folder_of(results: list[Path]) -> Path:
+    if len(results) > 1:
+        raise InputError("Pictures of several results need a folder.", fix="Name one with --out DIR.")
+    return results[0] if results[0].is_dir() else results[0].parent
 
 
 def write_pictures(result: Result, folder: Path, floor: float | None) -> None:
@@ -59,6 +79,7 @@ def write_pictures(result: Result, folder: Path, floor: float | None) -> None:
     from optistack_bench.html import html_page
     from optistack_bench.picture import draw_png
 
+    folder.mkdir(parents=True, exist_ok=True)
     draw_png(result.points, folder / "pareto.png")
     write_whole(folder / "report.html", html_page(result, floor), mode=0o644)
 
