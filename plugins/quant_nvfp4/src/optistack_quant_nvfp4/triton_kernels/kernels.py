@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from optistack_quant_nvfp4.triton_kernels.blocks import e2m1_value, e4m3_value, pack_blocks
+from optistack_quant_nvfp4.triton_kernels.words import pack_words
 
 
 @triton.jit
@@ -47,6 +48,38 @@ def quantize_kernel(
     values = _widened(tl.load(weight_ptr + at, mask=mask[:, None], other=0))
     divisor = tl.div_rn(1.0, tl.load(global_scale_ptr))
     _store(values, where, mask, divisor, packed_ptr, scales_ptr, bad_ptr, METHOD, BLOCKS)
+
+
+@triton.jit
+def quantize_words_kernel(
+    words_ptr,
+    global_scale_ptr,
+    packed_ptr,
+    scales_ptr,
+    unsettled_ptr,
+    total,
+    STEPS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    PTX: tl.constexpr,
+):
+    """Of bfloat16 with the plain amax. ``words``: int32 of two values; ``packed``: int64, a block each; ``unsettled``
+    becomes 1 if ``quantize_kernel`` has to do it.
+
+    A program takes STEPS times BLOCKS blocks; with 32 of BLOCKS for each warp a thread has all of one."""
+    global_scale = tl.load(global_scale_ptr)
+    divisor = tl.div_rn(1.0, global_scale)
+    first = tl.program_id(0).to(tl.int64) * (STEPS * BLOCKS)
+    lane = tl.arange(0, BLOCKS)
+    for _ in tl.static_range(STEPS):
+        mask = lane < total - first
+        at = words_ptr + first * 8 + lane[:, None] * 8 + tl.arange(0, 4)[None, :]
+        words = tl.load(at, mask=mask[:, None], other=0)
+        others = tl.load(at + 4, mask=mask[:, None], other=0)
+        codes, scale, unsettled = pack_words(words, others, global_scale, divisor, BLOCKS, PTX)
+        tl.store(packed_ptr + first + lane, codes, mask=mask)
+        tl.store(scales_ptr + first + lane, scale, mask=mask)
+        tl.store(unsettled_ptr + lane * 0, 1, mask=unsettled & mask)
+        first += BLOCKS
 
 
 @triton.jit
