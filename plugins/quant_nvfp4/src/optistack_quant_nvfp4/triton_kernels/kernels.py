@@ -6,7 +6,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from optistack_quant_nvfp4.triton_kernels.blocks import e2m1_value, e4m3_value, pack_blocks
+from optistack_quant_nvfp4.triton_kernels.blocks import pack_blocks
+from optistack_quant_nvfp4.triton_kernels.unpack import bfloat16_pair, e2m1_value, in_columns, unit_of_code
 from optistack_quant_nvfp4.triton_kernels.words import pack_words
 
 
@@ -26,15 +27,6 @@ def _widened(values):
     if values.dtype == tl.int16:
         return (values.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     return values.to(tl.float32)
-
-
-@triton.jit
-def _narrowed(values, dtype: tl.constexpr):
-    """``values`` rounded to ``dtype``, ties to even; int16 are the bits of bfloat16."""
-    if dtype == tl.int16:
-        bits = values.to(tl.int32, bitcast=True)
-        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).to(tl.int16)
-    return values.to(dtype)
 
 
 @triton.jit
@@ -138,16 +130,34 @@ def quantize_int4_kernel(
 
 
 @triton.jit
-def dequantize_kernel(packed_ptr, scales_ptr, global_scale_ptr, weight_ptr, total, BLOCKS: tl.constexpr):
-    """The reverse, rounded once to the type of ``weight``."""
-    where = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
-    mask = where < total
-    pairs = tl.load(packed_ptr + where[:, None] * 8 + tl.arange(0, 8)[None, :], mask=mask[:, None], other=0)
-    codes = tl.join(pairs & 0xF, pairs >> 4).to(tl.int32)
-    codes = tl.reshape(codes, (BLOCKS, 16))
-    magnitudes = e2m1_value(codes & 7)
-    values = tl.where(codes >= 8, -magnitudes, magnitudes)
-    scale = tl.load(scales_ptr + where, mask=mask, other=0).to(tl.int32)
-    unit = e4m3_value(scale) * tl.load(global_scale_ptr)
-    at = where[:, None] * 16 + tl.arange(0, 16)[None, :]
-    tl.store(weight_ptr + at, _narrowed(values * unit[:, None], weight_ptr.dtype.element_ty), mask=mask[:, None])
+def dequantize_kernel(
+    words_ptr, scales_ptr, global_scale_ptr, weight_ptr, total, WORDS: tl.constexpr, PTX: tl.constexpr
+):
+    """The reverse, rounded once to the type of ``weight``. ``words``: int32 of eight values, ``total`` of them.
+
+    ``weight`` is float32 or float16, or int32 of two bfloat16: so they are the same on every device (Triton's
+    interpreter rounds down to bfloat16). A thread with one word stores 16 bytes of bfloat16 next to its neighbour's."""
+    first = tl.program_id(0).to(tl.int64) * WORDS
+    lane = tl.arange(0, WORDS)
+    mask = lane < total - first
+    word = tl.load(words_ptr + first + lane, mask=mask, other=0)
+    scale = tl.load(scales_ptr + first // 2 + lane // 2, mask=mask, other=0).to(tl.int32)
+    unit = unit_of_code(scale, tl.load(global_scale_ptr))
+    v0, v1 = e2m1_value(word, 0) * unit, e2m1_value(word, 1) * unit
+    v2, v3 = e2m1_value(word, 2) * unit, e2m1_value(word, 3) * unit
+    v4, v5 = e2m1_value(word, 4) * unit, e2m1_value(word, 5) * unit
+    v6, v7 = e2m1_value(word, 6) * unit, e2m1_value(word, 7) * unit
+    column = tl.arange(0, 4)[None, :]
+    if weight_ptr.dtype.element_ty == tl.int32:
+        pairs = in_columns(
+            bfloat16_pair(v0, v1, PTX),
+            bfloat16_pair(v2, v3, PTX),
+            bfloat16_pair(v4, v5, PTX),
+            bfloat16_pair(v6, v7, PTX),
+        )
+        tl.store(weight_ptr + first * 4 + lane[:, None] * 4 + column, pairs, mask=mask[:, None])
+    else:
+        at = weight_ptr + first * 8 + lane[:, None] * 8 + column
+        dtype: tl.constexpr = weight_ptr.dtype.element_ty
+        tl.store(at, in_columns(v0, v1, v2, v3).to(dtype), mask=mask[:, None])
+        tl.store(at + 4, in_columns(v4, v5, v6, v7).to(dtype), mask=mask[:, None])

@@ -70,7 +70,7 @@ def start(
         total,
         STEPS=shape.steps,
         BLOCKS=blocks,
-        PTX=weight.is_cuda and torch.version.cuda is not None,
+        PTX=_ptx(weight),
         num_warps=shape.warps,
         enable_fp_fusion=False,
     )
@@ -204,13 +204,15 @@ def dequantize(packed: Packed, dtype: torch.dtype = torch.float32) -> Tensor:
     """``codec.dequantize``: [rows, cols] of ``dtype``, one of float32, bfloat16 and float16."""
     rows, half = packed.values.shape
     weight = torch.empty((rows, half * 2), dtype=dtype, device=packed.values.device)
-    dequantize_kernel[_grid(packed)](
-        packed.values,
-        packed.block_scales.view(torch.uint8),
+    words = _words(packed.values)
+    dequantize_kernel[(triton.cdiv(words.numel(), 32 * WARPS),)](
+        words,
+        packed.block_scales.contiguous().view(torch.uint8),
         packed.global_scale,
-        _bits(weight),
-        packed.block_scales.numel(),
-        BLOCKS=BLOCKS_PER_PROGRAM,
+        weight.view(torch.int32) if dtype == torch.bfloat16 else weight,
+        words.numel(),
+        WORDS=32 * WARPS,
+        PTX=_ptx(words),
         **LAUNCH,
     )
     return weight
@@ -223,9 +225,14 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def _words(tensor: Tensor) -> Tensor:
-    """Contiguous bfloat16 as int32 of two values each."""
+    """Contiguous, as int32 of the same bytes; a copy where it does not begin at a whole word."""
     tensor = tensor.contiguous()
-    return (tensor if tensor.storage_offset() % 2 == 0 else tensor.clone()).view(torch.int32)
+    return (tensor.clone() if tensor.data_ptr() % 4 else tensor).view(torch.int32)
+
+
+def _ptx(tensor: Tensor) -> bool:
+    """Whether a kernel for ``tensor`` may use instructions of NVIDIA's."""
+    return tensor.is_cuda and torch.version.cuda is not None
 
 
 def _grid(packed: Packed) -> tuple[int]:
