@@ -1,4 +1,4 @@
-"""Eight packed values that are one 32-bit word, the first in its lowest bits, to floats, and to where they are stored."""
+"""Words of eight packed values, the first in the lowest bits, to floats, and to words of two bfloat16."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIGN_AND_CODE = tl.constexpr(-0x7E400000)  # 0x81C00000
 
 @triton.jit
 def e2m1_value(word, PLACE: tl.constexpr):
-    """The value in four bits of ``word``, sign included: shifted so that they are a float32's sign and low exponents."""
+    """The value in four bits of ``word``: moved to a float32's sign, lowest exponents and first mantissa bit."""
     return (((word << (28 - 4 * PLACE)) >> 6) & _SIGN_AND_CODE).to(tl.float32, bitcast=True) * _E2M1
 
 
