@@ -19,7 +19,7 @@ from optistack_quant_nvfp4.convert.measure import CHUNK_BYTES, global_scale, mea
 from optistack_quant_nvfp4.convert.plan import FilePlan, Plan, Step
 from optistack_quant_nvfp4.convert.scope import fused_with
 from optistack_quant_nvfp4.convert.tensor_file import Place, Reader, write_at
-from optistack_quant_nvfp4.convert.values import largest, slabs, values
+from optistack_quant_nvfp4.convert.values import largest, slabs, stored, values
 
 
 @dataclass
@@ -65,8 +65,7 @@ class Writer:
         scale_place = leaves["weight_scale"]
         columns = layer.shape[1]
         for slab in slabs(layer, self.device):
-            weight = values(self.source, layer, slab, self.device)
-            packed = quantize(weight, whole, self.plan.method, layer.name)
+            packed = quantize(stored(self.source, layer, slab, self.device), whole, self.plan.method)
             write_at(descriptor, _bytes(packed.values), packed_place.offset + slab.first * columns // 2)
             write_at(descriptor, _bytes(packed.block_scales), scale_place.offset + slab.first * columns // 16)
         self._scalars(leaves, float(whole), input_scale, descriptor)
