@@ -95,11 +95,17 @@ def _fp8_scale(reader: Reader, layer: Layer, place: Place, slab: Slab) -> torch.
     return rows_of(reader, place, slab.first // height, -(-slab.rows // height)).to(torch.float32)
 
 
+def magnitude(tensor: torch.Tensor) -> float:
+    """The largest magnitude, in one pass; NaN if there is one."""
+    low, high = torch.aminmax(tensor)
+    return float(torch.maximum(-low, high))
+
+
 def largest(reader: Reader, layer: Layer, device: torch.device) -> float:
     """The largest magnitude in ``layer``. InputError naming it when a value is not finite."""
     found = 0.0
     for slab in slabs(layer, device):
-        amax = float(values(reader, layer, slab, device).abs().amax())
+        amax = magnitude(values(reader, layer, slab, device))
         if not math.isfinite(amax):
             raise InputError(
                 f"{layer.name} has a value that is {'NaN' if math.isnan(amax) else 'infinite'} in "
