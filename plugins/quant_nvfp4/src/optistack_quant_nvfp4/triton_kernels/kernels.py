@@ -58,20 +58,29 @@ def quantize_words_kernel(
     becomes 1 if ``quantize_kernel`` has to do it.
 
     A program takes STEPS times BLOCKS blocks; with 32 of BLOCKS for each warp a thread has all of one."""
-    global_scale = tl.load(global_scale_ptr)
-    divisor = tl.div_rn(1.0, global_scale)
     first = tl.program_id(0).to(tl.int64) * (STEPS * BLOCKS)
     lane = tl.arange(0, BLOCKS)
-    for _ in tl.static_range(STEPS):
+    words, others = _load_words(words_ptr, first, lane, total)
+    global_scale = tl.load(global_scale_ptr)
+    divisor = tl.div_rn(1.0, global_scale)
+    for step in tl.static_range(STEPS):
         mask = lane < total - first
-        at = words_ptr + first * 8 + lane[:, None] * 8 + tl.arange(0, 4)[None, :]
-        words = tl.load(at, mask=mask[:, None], other=0)
-        others = tl.load(at + 4, mask=mask[:, None], other=0)
-        codes, scale, unsettled = pack_words(words, others, global_scale, divisor, BLOCKS, PTX)
+        now, now_others = words, others
+        if step + 1 < STEPS:  # the next are on their way while these are computed
+            words, others = _load_words(words_ptr, first + BLOCKS, lane, total)
+        codes, scale, unsettled = pack_words(now, now_others, global_scale, divisor, BLOCKS, PTX)
         tl.store(packed_ptr + first + lane, codes, mask=mask)
         tl.store(scales_ptr + first + lane, scale, mask=mask)
         tl.store(unsettled_ptr + lane * 0, 1, mask=unsettled & mask)
         first += BLOCKS
+
+
+@triton.jit
+def _load_words(words_ptr, first, lane, total):
+    """The first and the last four words of blocks ``first + lane``, [lanes, 4]."""
+    at = words_ptr + first * 8 + lane[:, None] * 8 + tl.arange(0, 4)[None, :]
+    mask = (lane < total - first)[:, None]
+    return tl.load(at, mask=mask, other=0), tl.load(at + 4, mask=mask, other=0)
 
 
 @triton.jit
