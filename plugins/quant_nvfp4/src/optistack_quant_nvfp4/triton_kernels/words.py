@@ -63,9 +63,9 @@ def four_codes(word, next_word, half, rest):
     codes = magnitude_code(high_value(second), half, rest) * 16 + magnitude_code(low_value(second), half, rest)
     codes = codes * 16 + magnitude_code(high_value(first), half, rest)
     codes = codes * 16 + magnitude_code(low_value(first), half, rest)
-    # A product's upper half: bits 15 and 31 go to 3 and 7, and to 11 and 15.
-    signs = tl.umulhi(signs_of(word, first), 0x00100100) + tl.umulhi(signs_of(next_word, second), 0x10010000)
-    return codes + signs
+    # Sign bits 15 and 31, the first word's moved to 7 and 23. A product's upper half has them at 3, 7, 11 and 15.
+    signs = (signs_of(word, first) >> 8) + signs_of(next_word, second)
+    return codes + tl.umulhi(signs, 0x10010000)
 
 
 @triton.jit
