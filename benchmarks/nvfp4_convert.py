@@ -25,9 +25,11 @@ from safetensors.torch import save_file
 from optistack_quant_nvfp4.codec import Packed, dequantize, global_scale_of, int4_to_float, quantize
 from optistack_quant_nvfp4.commands.convert import planned
 from optistack_quant_nvfp4.convert.job import Job
+from optistack_quant_nvfp4.convert.measure import Error
 from optistack_quant_nvfp4.convert.plan import Method
 from optistack_quant_nvfp4.convert.results import other_bytes, recipe_of, write_results
 from optistack_quant_nvfp4.convert.run import Runner, default_workers
+from optistack_quant_nvfp4.convert.values import magnitude
 
 WIDTH, FILE_BYTES, KIMI_BYTES = 7168, 1 << 28, 595e9
 CONFIG = {
@@ -125,11 +127,13 @@ def stages(source: str, method: Method) -> dict[str, float]:
         words, scale = tensors["one.weight_packed"], tensors["one.weight_scale"]
         took["unpack INT4"] = best(lambda: int4_to_float(words, scale))
         values = int4_to_float(words, scale)
-    took["largest value"] = best(lambda: float(values.abs().amax()))
+    took["largest value"] = best(lambda: magnitude(values))
     whole = global_scale_of(values.abs().amax(), method)
     took["quantize"] = best(lambda: quantize(values, whole, method))
     packed: Packed = quantize(values, whole, method)
+    found = dequantize(packed)
     took["dequantize to measure"] = best(lambda: dequantize(packed))
+    took["measure"] = best(lambda: Error().add(values, found))
     return {name: round(seconds * 1e6 / values.numel(), 5) for name, seconds in took.items()}
 
 

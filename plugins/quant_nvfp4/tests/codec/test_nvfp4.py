@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from optistack.errors import InputError
 from optistack_quant_nvfp4 import codec
+from optistack_quant_nvfp4.codec import e2m1
 
 METHODS = ("amax", "mse", "four-over-six")
 VALUES = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
@@ -22,6 +23,24 @@ def error_of(weight: Any, packed: codec.Packed) -> float:
     unit = codec.dequantize(codec.Packed(packed.values, torch.ones_like(packed.block_scales), torch.tensor(1.0)))
     back = (unit.to(torch.float64).unflatten(1, (-1, 16)) * scales.unsqueeze(-1)).flatten(1)
     return float((exact - back).norm() / exact.norm())
+
+
+def test_codes_and_values_are_the_nearest_and_ties_go_to_even() -> None:
+    points = (VALUES[1:] + VALUES[:-1]) / 2
+    tied = torch.tensor([0, 2, 2, 4, 4, 6, 6])  # of the codes around each
+    above, below = torch.nextafter(points, points * 2), torch.nextafter(points, points * 0)
+    magnitudes = torch.cat([VALUES, points, above, below])
+    codes = torch.cat([torch.arange(8), tied, torch.arange(1, 8), torch.arange(0, 7)])
+    assert torch.equal(e2m1.magnitude_codes(magnitudes), codes.to(torch.uint8))
+    assert torch.equal(e2m1.rounded_(magnitudes), VALUES[codes])
+    dense = torch.linspace(0, 6, 100003)
+    nearest = (dense.double().unsqueeze(1) - VALUES.double()).abs().argmin(1)
+    assert torch.equal(e2m1.magnitude_codes(dense).long(), nearest)
+
+
+def test_signs_are_of_what_is_less_than_zero() -> None:
+    values = torch.tensor([[0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, -3e38, 3e38]])
+    assert e2m1.sign_codes(values).tolist() == [[0, 0, 0, 8, 0, 8, 8, 0]]
 
 
 def test_a_block_reads_back_its_own_values() -> None:

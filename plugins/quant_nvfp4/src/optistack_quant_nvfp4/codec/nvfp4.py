@@ -14,6 +14,7 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.nn.functional import max_pool1d
 
 from optistack.errors import InputError
 from optistack_quant_nvfp4.codec import e2m1
@@ -85,18 +86,21 @@ def quantize(weight: Tensor, global_scale: Tensor, method: Method = "amax", name
     step = max(1, _CHUNK_ELEMENTS // cols)
     for start in range(0, rows, step):
         part = slice(start, start + step)
-        blocks = weight[part].detach().to(torch.float32).unflatten(1, (-1, BLOCK))
-        amax = blocks.abs().amax(-1)
+        floats = weight[part].detach().to(torch.float32)
+        signs = e2m1.sign_codes(floats)
+        magnitudes = floats.abs()
+        amax = max_pool1d(magnitudes, BLOCK)
         if not bool(torch.isfinite(amax).all()):
             raise NonFiniteError(name)
+        blocks = magnitudes.unflatten(1, (-1, BLOCK))
         if method == "amax":
             chosen = _block_scales(amax / 6.0, scale)
         elif method == "mse":
-            chosen = _searched(blocks.abs(), amax, scale)
+            chosen = _searched(blocks, amax, scale)
         else:
-            chosen = _four_over_six(blocks.abs(), amax, scale)
-        codes = _codes(blocks.abs(), chosen, scale) | ((blocks < 0).to(torch.int32) << 3)
-        values[part] = e2m1.pack(codes).flatten(1)
+            chosen = _four_over_six(blocks, amax, scale)
+        codes = e2m1.magnitude_codes(_clipped(blocks, chosen, scale)).flatten(1)
+        values[part] = e2m1.pack(codes.bitwise_or_(signs))
         scales[part] = chosen
     return Packed(values, scales, scale)
 
@@ -119,8 +123,9 @@ def _scaled(magnitudes: Tensor, scales: Tensor, global_scale: Tensor) -> Tensor:
     return magnitudes / (scales.to(torch.float32) / (1.0 / global_scale)).unsqueeze(-1)
 
 
-def _codes(magnitudes: Tensor, scales: Tensor, global_scale: Tensor) -> Tensor:
-    return e2m1.magnitude_codes(_scaled(magnitudes, scales, global_scale).clamp(max=e2m1.MAX))
+def _clipped(magnitudes: Tensor, scales: Tensor, global_scale: Tensor) -> Tensor:
+    """``_scaled``, and no more than E2M1 has."""
+    return _scaled(magnitudes, scales, global_scale).clamp_(max=e2m1.MAX)
 
 
 def _four_over_six(magnitudes: Tensor, amax: Tensor, global_scale: Tensor) -> Tensor:
@@ -146,8 +151,8 @@ def _best(magnitudes: Tensor, unit: Tensor, candidates: list[Tensor], global_sca
     best, least = candidates[0], None
     for scales in candidates:
         ratio = (scales.to(torch.float32) / unit.to(torch.float32)).unsqueeze(-1)
-        off = target - e2m1.magnitudes_of(_codes(magnitudes, scales, global_scale)) * ratio
-        error = _sum_pairwise(off * off)
+        off = e2m1.rounded_(_clipped(magnitudes, scales, global_scale)).mul_(ratio).sub_(target)
+        error = _sum_pairwise(off.mul_(off))
         if least is None:
             least = error
             continue

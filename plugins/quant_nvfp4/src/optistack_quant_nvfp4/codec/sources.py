@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from optistack_quant_nvfp4.codec.e2m1 import look_up_nibbles
 from optistack_quant_nvfp4.codec.errors import ShapeError
 
 
@@ -25,13 +26,22 @@ def fp8_to_float(weight: Tensor, scale: Tensor, block: tuple[int, int] | None = 
         grid = (math.ceil(rows / block[0]), math.ceil(cols / block[1]))
         if tuple(scale.shape) != grid:
             raise ShapeError(name, weight.shape, f"scales of {list(grid)} for blocks of {block[0]}x{block[1]}")
-        spread = scale.repeat_interleave(block[0], 0)[:rows].repeat_interleave(block[1], 1)[:, :cols]
-        return weight.to(torch.float32) * spread
+        spread = scale.repeat_interleave(min(block[0], rows), 0)[:rows]
+        if grid[1] > 1:
+            spread = spread.repeat_interleave(block[1], 1)[:, :cols]
+        return _floats(weight).mul_(spread)
     if scale.numel() == 1:
-        return weight.to(torch.float32) * scale.reshape(())
+        return _floats(weight).mul_(scale.reshape(()))
     if scale.numel() == rows and scale.shape[0] == rows:
-        return weight.to(torch.float32) * scale.reshape(rows, 1)
+        return _floats(weight).mul_(scale.reshape(rows, 1))
     raise ShapeError(name, weight.shape, f"one scale or one for each row, and has {list(scale.shape)}")
+
+
+def _floats(weight: Tensor) -> Tensor:
+    """float32 of float8 ``weight``, by looking each byte up: on a processor half the time of a conversion."""
+    table = torch.arange(256, dtype=torch.uint8, device=weight.device).view(weight.dtype).to(torch.float32)
+    codes = weight.contiguous().view(torch.uint8).flatten().to(torch.int32)
+    return table.index_select(0, codes).view(weight.shape)
 
 
 def int4_to_float(
@@ -49,7 +59,6 @@ def int4_to_float(
         raise ShapeError(name, packed_int32.shape, f"[{rows}, {math.ceil(cols / 8)}] words for {rows}x{cols} values")
     if cols % group or tuple(scale.shape) != (rows, cols // group):
         raise ShapeError(name, (rows, cols), f"a scale for each {group} columns, and has {list(scale.shape)}")
-    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=packed_int32.device)
-    nibbles = ((packed_int32.unsqueeze(-1) >> shifts) & 0xF).flatten(1)[:, :cols]
-    values = (nibbles - 8).to(torch.float32).unflatten(1, (-1, group))
-    return (values * scale.to(torch.float32).unsqueeze(-1)).flatten(1)
+    table = torch.arange(-8, 8, dtype=torch.float32, device=packed_int32.device)
+    values = look_up_nibbles(packed_int32.contiguous().view(torch.uint8), table)[:, :cols].unflatten(1, (-1, group))
+    return values.mul_(scale.to(torch.float32).unsqueeze(-1)).flatten(1)

@@ -14,7 +14,7 @@ from optistack_quant_nvfp4.convert.arithmetic import dequantize
 from optistack_quant_nvfp4.convert.input_scales import read_scalar, single
 from optistack_quant_nvfp4.convert.layer import Layer
 from optistack_quant_nvfp4.convert.tensor_file import Place, Reader
-from optistack_quant_nvfp4.convert.values import Slab, rows_of, slabs, values
+from optistack_quant_nvfp4.convert.values import Slab, magnitude, rows_of, slabs, values
 
 CHUNK_BYTES = 8 << 20
 
@@ -29,11 +29,12 @@ class Error:
     largest_error: float = 0.0
 
     def add(self, wanted: torch.Tensor, found: torch.Tensor) -> None:
-        wanted, error = wanted.float(), found.float() - wanted.float()
+        wanted = wanted.float()
+        error = found.float() - wanted
         self.signal += float(torch.linalg.vector_norm(wanted)) ** 2
         self.noise += float(torch.linalg.vector_norm(error)) ** 2
-        self.largest = max(self.largest, float(wanted.abs().amax()))
-        self.largest_error = max(self.largest_error, float(error.abs().amax()))
+        self.largest = max(self.largest, magnitude(wanted))
+        self.largest_error = max(self.largest_error, magnitude(error))
 
     @property
     def sqnr_db(self) -> float | None:

@@ -35,6 +35,24 @@ class Slab:
     rows: int
 
 
+@dataclass(frozen=True)
+class Stored:
+    """Rows of ``layer`` as its source stores them: ``weight``, and ``scale`` where it has one, on one device."""
+
+    layer: Layer
+    weight: torch.Tensor
+    scale: torch.Tensor | None = None
+
+    def values(self) -> torch.Tensor:
+        """[rows, columns]: as they are stored where plain, else FP32."""
+        if self.scale is None:
+            return self.weight
+        if self.layer.form == "int4":
+            shape = (self.weight.shape[0], self.layer.shape[1])
+            return int4_to_float(self.weight, self.scale, group=self.layer.block[1], shape=shape)
+        return fp8_to_float(self.weight, self.scale, block=self.layer.block)
+
+
 def slabs(layer: Layer, device: torch.device) -> Iterator[Slab]:
     """The rows of ``layer`` in order, whole blocks of its scales at a time."""
     height = layer.block[0] if layer.form == "fp8" and layer.block[0] < layer.shape[0] else 1
@@ -51,16 +69,21 @@ def rows_of(reader: Reader, place: Place, first: int, count: int) -> torch.Tenso
     return torch.frombuffer(data, dtype=TORCH_DTYPES[place.dtype]).reshape(count, width)
 
 
+def stored(reader: Reader, layer: Layer, slab: Slab, device: torch.device) -> Stored:
+    """``slab`` of ``layer``, on ``device``."""
+    weight = rows_of(reader, layer.weight, slab.first, slab.rows).to(device)
+    if layer.form == "plain":
+        return Stored(layer, weight)
+    place = layer.tensors.get("weight_scale_inv") or layer.tensors["weight_scale"]
+    scale = (
+        _fp8_scale(reader, layer, place, slab) if layer.form == "fp8" else rows_of(reader, place, slab.first, slab.rows)
+    )
+    return Stored(layer, weight, scale.to(device))
+
+
 def values(reader: Reader, layer: Layer, slab: Slab, device: torch.device) -> torch.Tensor:
     """The values of ``slab``, ``[rows, columns]``: as they are stored where plain, else FP32."""
-    stored = rows_of(reader, layer.weight, slab.first, slab.rows).to(device)
-    if layer.form == "plain":
-        return stored
-    scale_place = layer.tensors.get("weight_scale_inv") or layer.tensors["weight_scale"]
-    if layer.form == "int4":
-        scale = rows_of(reader, scale_place, slab.first, slab.rows).to(device)
-        return int4_to_float(stored, scale, group=layer.block[1], shape=(slab.rows, layer.shape[1]))
-    return fp8_to_float(stored, _fp8_scale(reader, layer, scale_place, slab).to(device), block=layer.block)
+    return stored(reader, layer, slab, device).values()
 
 
 def _fp8_scale(reader: Reader, layer: Layer, place: Place, slab: Slab) -> torch.Tensor:
@@ -72,11 +95,17 @@ def _fp8_scale(reader: Reader, layer: Layer, place: Place, slab: Slab) -> torch.
     return rows_of(reader, place, slab.first // height, -(-slab.rows // height)).to(torch.float32)
 
 
+def magnitude(tensor: torch.Tensor) -> float:
+    """The largest magnitude, in one pass; NaN if there is one."""
+    low, high = torch.aminmax(tensor)
+    return float(torch.maximum(-low, high))
+
+
 def largest(reader: Reader, layer: Layer, device: torch.device) -> float:
     """The largest magnitude in ``layer``. InputError naming it when a value is not finite."""
     found = 0.0
     for slab in slabs(layer, device):
-        amax = float(values(reader, layer, slab, device).abs().amax())
+        amax = magnitude(values(reader, layer, slab, device))
         if not math.isfinite(amax):
             raise InputError(
                 f"{layer.name} has a value that is {'NaN' if math.isnan(amax) else 'infinite'} in "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from optistack_quant_nvfp4.convert.measure import CHUNK_BYTES, global_scale, mea
 from optistack_quant_nvfp4.convert.plan import FilePlan, Plan, Step
 from optistack_quant_nvfp4.convert.scope import fused_with
 from optistack_quant_nvfp4.convert.tensor_file import Place, Reader, write_at
-from optistack_quant_nvfp4.convert.values import largest, slabs, values
+from optistack_quant_nvfp4.convert.values import largest, slabs, stored, values
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Writer:
     source: Reader
     device: torch.device
     _amax: dict[str, float] = field(default_factory=dict)
+    _locks: dict[str, threading.Lock] = field(default_factory=dict)
 
     def write(self, step: Step, file: FilePlan, descriptor: int, path: Path) -> dict[str, Any] | None:
         """Write ``step`` to the open ``file``. For a layer that was packed its row of the report, measured on the file.
@@ -65,8 +67,7 @@ class Writer:
         scale_place = leaves["weight_scale"]
         columns = layer.shape[1]
         for slab in slabs(layer, self.device):
-            weight = values(self.source, layer, slab, self.device)
-            packed = quantize(weight, whole, self.plan.method, layer.name)
+            packed = quantize(stored(self.source, layer, slab, self.device), whole, self.plan.method)
             write_at(descriptor, _bytes(packed.values), packed_place.offset + slab.first * columns // 2)
             write_at(descriptor, _bytes(packed.block_scales), scale_place.offset + slab.first * columns // 16)
         self._scalars(leaves, float(whole), input_scale, descriptor)
@@ -83,9 +84,11 @@ class Writer:
     def _fused_amax(self, layer: Layer) -> float:
         """The largest magnitude of ``layer`` and of those that the engines fuse with it."""
         names = fused_with(layer.name, self.plan.checkpoint.layers)
-        for name in names:
-            if name not in self._amax:
-                self._amax[name] = largest(self.source, self.plan.checkpoint.layers[name], self.device)
+        # Its own first: another thread is likely to be at one of the others, and each is read once.
+        for name in sorted(names, key=lambda one: one != layer.name):
+            with self._locks.setdefault(name, threading.Lock()):
+                if name not in self._amax:
+                    self._amax[name] = largest(self.source, self.plan.checkpoint.layers[name], self.device)
         return max(self._amax[name] for name in names)
 
     def _copy(self, step: Step, places: Mapping[str, Place], descriptor: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import torch
@@ -17,6 +18,7 @@ from optistack_quant_nvfp4.triton_kernels.kernels import (
     quantize_fp8_kernel,
     quantize_int4_kernel,
     quantize_kernel,
+    quantize_words_kernel,
 )
 
 METHODS: dict[str, int] = {"amax": 0, "mse": 1, "four-over-six": 2}
@@ -26,18 +28,60 @@ WARPS = 4
 LAUNCH: dict[str, Any] = {"num_warps": WARPS, "enable_fp_fusion": False}
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How the kernel for bfloat16 divides its work: a program has ``warps``, and goes ``steps`` times over a block for
+    each of their threads."""
+
+    warps: int
+    steps: int
+
+
+SHAPE = Shape(warps=4, steps=2)
+
+
 def quantize(weight: Tensor, global_scale: Tensor, method: Method = "amax", name: str = "") -> Packed:
     """``codec.quantize`` of float32, bfloat16 or float16 ``weight`` [rows, cols].
 
     Raises NonFiniteError and ShapeError; looks at the result for the former, and so waits for the kernel.
     """
-    packed, bad = start(weight, global_scale, method, name)
-    _refuse(bad, name)
+    packed, flag = start(weight, global_scale, method, name)
+    if int(flag) and _in_words(weight, method):
+        packed, flag = _start_dividing(weight, global_scale, method, name)
+    _refuse(flag, name)
     return packed
 
 
-def start(weight: Tensor, global_scale: Tensor, method: Method = "amax", name: str = "") -> tuple[Packed, Tensor]:
-    """``quantize`` without waiting: what is being packed, and a flag that will be 1 if a value is not finite."""
+def start(
+    weight: Tensor, global_scale: Tensor, method: Method = "amax", name: str = "", shape: Shape = SHAPE
+) -> tuple[Packed, Tensor]:
+    """``quantize`` without waiting: what is being packed, and a flag that will be 1 if a value is not finite, or a
+    code was too close to call and ``quantize`` goes over it again."""
+    if not _in_words(weight, method):
+        return _start_dividing(weight, global_scale, method, name)
+    packed, unsettled = _outputs(weight.shape, global_scale, method, name, weight.device)
+    total, blocks = packed.block_scales.numel(), 32 * shape.warps
+    quantize_words_kernel[(triton.cdiv(total, blocks * shape.steps),)](
+        _words(weight),
+        packed.global_scale,
+        packed.values.view(torch.int64),
+        packed.block_scales.view(torch.uint8),
+        unsettled,
+        total,
+        STEPS=shape.steps,
+        BLOCKS=blocks,
+        PTX=_ptx(weight),
+        num_warps=shape.warps,
+        enable_fp_fusion=False,
+    )
+    return packed, unsettled
+
+
+def _in_words(weight: Tensor, method: str) -> bool:
+    return weight.dtype == torch.bfloat16 and method == "amax"
+
+
+def _start_dividing(weight: Tensor, global_scale: Tensor, method: Method, name: str) -> tuple[Packed, Tensor]:
     packed, bad = _outputs(weight.shape, global_scale, method, name, weight.device)
     quantize_kernel[_grid(packed)](
         _bits(weight),
@@ -61,7 +105,23 @@ def quantize_fp8(
     block: tuple[int, int] | None = None,
     name: str = "",
 ) -> Packed:
-    """``codec.quantize`` of what ``codec.fp8_to_float`` gives, in one pass. Source blocks are of whole 16 columns."""
+    """``codec.quantize`` of what ``codec.fp8_to_float`` gives, in one pass. Source blocks are of whole 16 columns.
+
+    Raises as ``quantize`` does."""
+    packed, bad = start_fp8(weight, scale, global_scale, method, block, name)
+    _refuse(bad, name)
+    return packed
+
+
+def start_fp8(
+    weight: Tensor,
+    scale: Tensor,
+    global_scale: Tensor,
+    method: Method = "amax",
+    block: tuple[int, int] | None = None,
+    name: str = "",
+) -> tuple[Packed, Tensor]:
+    """``quantize_fp8`` without waiting, as ``start``."""
     packed, bad = _outputs(weight.shape, global_scale, method, name, weight.device)
     rows, cols = weight.shape
     scale_rows, scale_blocks, row_stride = rows, cols // BLOCK, 1
@@ -90,8 +150,7 @@ def quantize_fp8(
         BLOCKS=BLOCKS_PER_PROGRAM,
         **LAUNCH,
     )
-    _refuse(bad, name)
-    return packed
+    return packed, bad
 
 
 def quantize_int4(
@@ -102,7 +161,23 @@ def quantize_int4(
     group: int = 32,
     name: str = "",
 ) -> Packed:
-    """``codec.quantize`` of what ``codec.int4_to_float`` gives, in one pass. ``group`` is a multiple of 16."""
+    """``codec.quantize`` of what ``codec.int4_to_float`` gives, in one pass. ``group`` is a multiple of 16.
+
+    Raises as ``quantize`` does."""
+    packed, bad = start_int4(packed_int32, scale, global_scale, method, group, name)
+    _refuse(bad, name)
+    return packed
+
+
+def start_int4(
+    packed_int32: Tensor,
+    scale: Tensor,
+    global_scale: Tensor,
+    method: Method = "amax",
+    group: int = 32,
+    name: str = "",
+) -> tuple[Packed, Tensor]:
+    """``quantize_int4`` without waiting, as ``start``."""
     if packed_int32.dim() != 2 or packed_int32.dtype != torch.int32:
         raise ShapeError(name, packed_int32.shape, f"two dimensions of int32, and is {packed_int32.dtype}")
     rows, cols = packed_int32.shape[0], packed_int32.shape[1] * 8
@@ -122,21 +197,22 @@ def quantize_int4(
         BLOCKS=BLOCKS_PER_PROGRAM,
         **LAUNCH,
     )
-    _refuse(bad, name)
-    return packed
+    return packed, bad
 
 
 def dequantize(packed: Packed, dtype: torch.dtype = torch.float32) -> Tensor:
     """``codec.dequantize``: [rows, cols] of ``dtype``, one of float32, bfloat16 and float16."""
     rows, half = packed.values.shape
     weight = torch.empty((rows, half * 2), dtype=dtype, device=packed.values.device)
-    dequantize_kernel[_grid(packed)](
-        packed.values,
-        packed.block_scales.view(torch.uint8),
+    words = _words(packed.values)
+    dequantize_kernel[(triton.cdiv(words.numel(), 32 * WARPS),)](
+        words,
+        packed.block_scales.contiguous().view(torch.uint8),
         packed.global_scale,
-        _bits(weight),
-        packed.block_scales.numel(),
-        BLOCKS=BLOCKS_PER_PROGRAM,
+        weight.view(torch.int32) if dtype == torch.bfloat16 else weight,
+        words.numel(),
+        WORDS=32 * WARPS,
+        PTX=_ptx(words),
         **LAUNCH,
     )
     return weight
@@ -146,6 +222,17 @@ def _bits(tensor: Tensor) -> Tensor:
     """Contiguous, and bfloat16 as int16, as the kernels take it."""
     tensor = tensor.contiguous()
     return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
+
+
+def _words(tensor: Tensor) -> Tensor:
+    """Contiguous, as int32 of the same bytes; a copy where it does not begin at a whole word."""
+    tensor = tensor.contiguous()
+    return (tensor.clone() if tensor.data_ptr() % 4 else tensor).view(torch.int32)
+
+
+def _ptx(tensor: Tensor) -> bool:
+    """Whether a kernel for ``tensor`` may use instructions of NVIDIA's."""
+    return tensor.is_cuda and torch.version.cuda is not None
 
 
 def _grid(packed: Packed) -> tuple[int]:
