@@ -63,7 +63,7 @@ def global_scale_of(amax: Tensor, method: Method = "amax") -> Tensor:
     largest = amax.detach().to(torch.float32).abs().max()
     if not bool(torch.isfinite(largest)):
         raise NonFiniteError("amax")
-    scale = largest / NORMALISATION[method]
+    scale = _over(largest, NORMALISATION[method])
     return torch.where(scale < torch.finfo(torch.float32).tiny, torch.ones_like(scale), scale)
 
 
@@ -94,7 +94,7 @@ def quantize(weight: Tensor, global_scale: Tensor, method: Method = "amax", name
             raise NonFiniteError(name)
         blocks = magnitudes.unflatten(1, (-1, BLOCK))
         if method == "amax":
-            chosen = _block_scales(amax / 6.0, scale)
+            chosen = _block_scales(_over(amax, 6.0), scale)
         elif method == "mse":
             chosen = _searched(blocks, amax, scale)
         else:
@@ -110,6 +110,12 @@ def dequantize(packed: Packed, dtype: torch.dtype = torch.float32) -> Tensor:
     values = e2m1.unpack(packed.values).unflatten(1, (-1, BLOCK))
     scales = packed.block_scales.to(torch.float32) * packed.global_scale
     return (values * scales.unsqueeze(-1)).flatten(1).to(dtype)
+
+
+def _over(values: Tensor, divisor: float) -> Tensor:
+    """``values / divisor``, correctly rounded on every device: of a Python number CUDA's division multiplies by the
+    reciprocal instead (aten/native/cuda/BinaryDivTrueKernel.cu), which is off by one in the last place of a third."""
+    return values / torch.full((), divisor, dtype=values.dtype, device=values.device)
 
 
 def _block_scales(wanted: Tensor, global_scale: Tensor) -> Tensor:
@@ -130,13 +136,13 @@ def _clipped(magnitudes: Tensor, scales: Tensor, global_scale: Tensor) -> Tensor
 
 def _four_over_six(magnitudes: Tensor, amax: Tensor, global_scale: Tensor) -> Tensor:
     """The block scales that make the largest value a 6 or a 4, whichever errs less; a 6 where they are equal."""
-    six = _block_scales(amax / 6.0, global_scale)
-    return _best(magnitudes, six, [six, _block_scales(amax / 4.0, global_scale)], global_scale)
+    six = _block_scales(_over(amax, 6.0), global_scale)
+    return _best(magnitudes, six, [six, _block_scales(_over(amax, 4.0), global_scale)], global_scale)
 
 
 def _searched(magnitudes: Tensor, amax: Tensor, global_scale: Tensor) -> Tensor:
     """Of the block scales around that of amax, the one that errs least."""
-    base = _block_scales(amax / 6.0, global_scale)
+    base = _block_scales(_over(amax, 6.0), global_scale)
     code = base.view(torch.uint8).to(torch.int32)
     near = [(code + step).clamp(1, 126).to(torch.uint8).view(torch.float8_e4m3fn) for step in MSE_STEPS]
     return _best(magnitudes, base, near, global_scale)
