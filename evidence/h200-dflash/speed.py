@@ -1,6 +1,6 @@
 """Tokens/s/user and acceptance of a running vLLM or SGLang, with a draft or without.
 
-    python speed.py --endpoint URL --prompts SHARD.safetensors [--users 1 4 16] [--out RESULT.json]
+    python speed.py --endpoint URL --prompts SHARD.safetensors [--users 1 4 16] [--let-end] [--out RESULT.json]
 
 The prompts of a shard are answered greedily, as token ids, --tokens tokens each: tokens/s/user is --tokens over the
 time of a round, the median of --repeats rounds after one that is not counted. Rounds take the shard's prompts in its
@@ -30,19 +30,21 @@ def main() -> None:
     parser.add_argument("--users", type=int, nargs="*", default=[1, 4, 16])
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--let-end", action="store_true", help="answers may end; tokens/s/user means little then")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     prompts = [list(one.ids[: one.prompt_tokens]) for one in read_shard(given.prompts)[1]]
     found: dict[str, Any] = {}
+    ending = {"ignore_eos": not given.let_end}
     with Endpoint(given.endpoint) as engine:
         vllm = engine.get_json("/version") is not None
         model = engine.model() if vllm else ""
 
         def answer(ids: list[int]) -> dict[str, Any]:
             if vllm:
-                body = {"model": model, "prompt": ids, "max_tokens": given.tokens, "temperature": 0, "ignore_eos": True}
+                body = {"model": model, "prompt": ids, "max_tokens": given.tokens, "temperature": 0, **ending}
                 return dict(engine.request("POST", "/v1/completions", json=body).raise_for_status().json()["usage"])
-            sampling = {"max_new_tokens": given.tokens, "temperature": 0, "ignore_eos": True}
+            sampling = {"max_new_tokens": given.tokens, "temperature": 0, **ending}
             body = {"input_ids": ids, "sampling_params": sampling}
             return dict(engine.request("POST", "/generate", json=body).raise_for_status().json()["meta_info"])
 
