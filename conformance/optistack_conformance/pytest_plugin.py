@@ -89,12 +89,13 @@ def pytest_runtest_makereport(
     report = yield
     if PACKAGE not in item.path.parents or SELECTION not in item.config.stash:
         return report
+    from optistack_conformance.margin import NotScoredError
     from optistack_conformance.outcomes import InconclusiveError
 
     said = _sentence(item, call)
     if said and report.outcome == "failed":
         report.longrepr = said
-    doubt = call.excinfo is not None and isinstance(call.excinfo.value, InconclusiveError)
+    doubt = call.excinfo is not None and isinstance(call.excinfo.value, (InconclusiveError, NotScoredError))
     if doubt and call.excinfo is not None:
         report.outcome = "skipped"
         report.longrepr = (str(item.path), item.reportinfo()[1] or 0, f"inconclusive: {call.excinfo.value}")

@@ -173,12 +173,12 @@ def open_reference(selection: Selection) -> Iterator[Reference | None]:
 def _sequences(client: Client, engine: EngineInfo, selection: Selection) -> tuple[tuple[Sequence, ...], float | None]:
     try:
         scorer = Scorer(client, engine.name)
+        prompts = fresh_prompts(
+            scorer, number=selection.sizes.sequences, page_tokens=engine.page_tokens, seed=f"reference/{selection.seed}"
+        )
     except NotScoredError:
         return (), None
     sizes = selection.sizes
-    prompts = fresh_prompts(
-        scorer, number=sizes.sequences, page_tokens=engine.page_tokens, seed=f"reference/{selection.seed}"
-    )
     found = measure(scorer, prompts, max_tokens=sizes.sequence_tokens, concurrency=selection.concurrency)
     again = prefill_again(scorer, found, concurrency=selection.concurrency)
     sequences = tuple(

@@ -53,8 +53,11 @@ class Scorer:
         self.engine = engine
 
     def token_ids(self, text: str) -> tuple[int, ...]:
-        """``text`` as the engine tokenizes it."""
-        return margin.generate(self.client, text, max_tokens=1).prompt_ids
+        """``text`` as the engine tokenizes it. NotScoredError where it does not say."""
+        ids = margin.generate(self.client, text, max_tokens=1).prompt_ids
+        if not ids:
+            raise NotScoredError(f"{self.client.url} gives no log probabilities of a prompt: nothing can be scored.")
+        return ids
 
     def decode(
         self, prompt: Sequence[int], max_tokens: int, *, temperature: float = 0.0, seed: int | None = None

@@ -8,7 +8,9 @@ import httpx
 import numpy as np
 import pytest
 
+from optistack_conformance.cases import branches
 from optistack_conformance.client import Client
+from optistack_conformance.margin import NotScoredError
 from optistack_conformance.scoring import Position, Scorer, as_scored
 from optistack_conformance.statistics.sampling import judge_sampling
 
@@ -40,6 +42,21 @@ def test_the_order_of_equally_likely_tokens_does_not_depend_on_the_emitted_one()
 def test_a_greedy_token_that_is_as_likely_as_the_likeliest_is_the_best() -> None:
     (token,) = as_scored([Position(1, -0.5, ((2, -0.5),))], 0)
     assert (token.best, token.margin_nat) == (1, 0.0)
+
+
+def sglang_under_dflash(request: httpx.Request) -> httpx.Response:
+    """SGLang 0.5.17 under DFLASH: it answers, and refuses whoever asks for log probabilities."""
+    if request.url.path != "/generate":
+        return httpx.Response(404)
+    if json.loads(request.content).get("return_logprob"):
+        return httpx.Response(400, json={"error": {"message": "DFLASH does not support return_logprob yet."}})
+    return httpx.Response(200, json={"output_ids": [1], "text": " a", "model_path": "m", "meta_info": {}})
+
+
+def test_an_engine_that_refuses_log_probabilities_is_not_asked_for_ever() -> None:
+    client = Client("http://engine", transport=httpx.MockTransport(sglang_under_dflash))
+    with client, pytest.raises(NotScoredError, match="nothing can be scored"):
+        branches(Scorer(client, "sglang"), number=2, page_tokens=16, seed="0")
 
 
 @pytest.mark.parametrize(("leaning", "passes"), [(False, True), (True, False)])
