@@ -47,26 +47,32 @@ def quantize(weight: Tensor, global_scale: Tensor, method: Method = "amax", name
     """
     packed, flag = start(weight, global_scale, method, name)
     if int(flag) and _in_words(weight, method):
-        packed, flag = _start_dividing(weight, global_scale, method, name)
+        packed, flag = _divide(weight, packed, torch.zeros_like(flag), method)
     _refuse(flag, name)
     return packed
 
 
 def start(
-    weight: Tensor, global_scale: Tensor, method: Method = "amax", name: str = "", shape: Shape = SHAPE
+    weight: Tensor,
+    global_scale: Tensor,
+    method: Method = "amax",
+    name: str = "",
+    shape: Shape = SHAPE,
+    flag: Tensor | None = None,
 ) -> tuple[Packed, Tensor]:
     """``quantize`` without waiting: what is being packed, and a flag that will be 1 if a value is not finite, or a
-    code was too close to call and ``quantize`` goes over it again."""
+    code was too close to call and ``quantize`` goes over it again. ``flag``: an int32 0 on the device, which is set
+    instead of a new one; several matrices may share it where any of them is enough to know."""
+    packed, flag = _outputs(weight.shape, global_scale, method, name, weight.device, flag)
     if not _in_words(weight, method):
-        return _start_dividing(weight, global_scale, method, name)
-    packed, unsettled = _outputs(weight.shape, global_scale, method, name, weight.device)
+        return _divide(weight, packed, flag, method)
     total, blocks = packed.block_scales.numel(), 32 * shape.warps
     quantize_words_kernel[(triton.cdiv(total, blocks * shape.steps),)](
         _words(weight),
         packed.global_scale,
         packed.values.view(torch.int64),
         packed.block_scales.view(torch.uint8),
-        unsettled,
+        flag,
         total,
         STEPS=shape.steps,
         BLOCKS=blocks,
@@ -74,27 +80,27 @@ def start(
         num_warps=shape.warps,
         enable_fp_fusion=False,
     )
-    return packed, unsettled
+    return packed, flag
 
 
 def _in_words(weight: Tensor, method: str) -> bool:
     return weight.dtype == torch.bfloat16 and method == "amax"
 
 
-def _start_dividing(weight: Tensor, global_scale: Tensor, method: Method, name: str) -> tuple[Packed, Tensor]:
-    packed, bad = _outputs(weight.shape, global_scale, method, name, weight.device)
+def _divide(weight: Tensor, packed: Packed, flag: Tensor, method: Method) -> tuple[Packed, Tensor]:
+    """Fill ``packed`` by the kernel that divides, whose ``flag`` says that a value is not finite."""
     quantize_kernel[_grid(packed)](
         _bits(weight),
         packed.global_scale,
         packed.values,
         packed.block_scales.view(torch.uint8),
-        bad,
+        flag,
         packed.block_scales.numel(),
         METHOD=METHODS[method],
         BLOCKS=BLOCKS_PER_PROGRAM,
         **LAUNCH,
     )
-    return packed, bad
+    return packed, flag
 
 
 def quantize_fp8(
@@ -240,7 +246,12 @@ def _grid(packed: Packed) -> tuple[int]:
 
 
 def _outputs(
-    shape: torch.Size | tuple[int, ...], global_scale: Tensor, method: str, name: str, device: torch.device
+    shape: torch.Size | tuple[int, ...],
+    global_scale: Tensor,
+    method: str,
+    name: str,
+    device: torch.device,
+    flag: Tensor | None = None,
 ) -> tuple[Packed, Tensor]:
     if method not in METHODS:
         raise InputError(f"NVFP4 has no method {method!r}.", fix=f"Use {', '.join(get_args(Method))}.")
@@ -249,7 +260,9 @@ def _outputs(
     values = torch.empty((shape[0], shape[1] // 2), dtype=torch.uint8, device=device)
     scales = torch.empty((shape[0], shape[1] // BLOCK), dtype=torch.float8_e4m3fn, device=device)
     scale = global_scale.detach().to(device=device, dtype=torch.float32).reshape(())
-    return Packed(values, scales, scale), torch.zeros((), dtype=torch.int32, device=device)
+    if flag is None:
+        flag = torch.zeros((), dtype=torch.int32, device=device)
+    return Packed(values, scales, scale), flag
 
 
 def _refuse(bad: Tensor, name: str) -> None:
