@@ -25,14 +25,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import yaml
+from bandwidth import bandwidth_steps_s, speed
+
+from optistack.apply.termination import termination_raises
 
 KV_TOLERANCE = 0.02
 ROOT = Path(__file__).parents[1]
 CHECK_TIMEOUT_S = 400
+INCONCLUSIVE = 4
 MEMORY = re.compile(r"GiB|GB|KV cache|max_total_num_tokens|scales?\b", re.IGNORECASE)
 
 
@@ -62,50 +65,6 @@ def stack_words(one: dict[str, Any], folder: Path, pythons: dict[str, str]) -> l
     return words
 
 
-def bandwidth_steps_s(plan: dict[str, Any], context_tokens: float, users: float = 1.0) -> float | None:
-    """Decoding steps a second, when reading memory is all that takes time: bandwidth over the bytes of a step.
-
-    Those are the weights that the tokens of ``users`` requests use (of the routed experts those that one of them is
-    routed to, evenly and by chance; those of drafts that are verified are left out), the draft's, and the KV of
-    ``context_tokens`` of each. None where the bandwidth is not known (a CPU)."""
-    gpu = plan["share"]["gpu"] or {}
-    if not gpu.get("hbm_bandwidth_bytes_s"):
-        return None
-    budget, moe = plan["budget"], plan["model"]["moe"] or {}
-    step = budget["bytes_per_kv_token"] * context_tokens * users
-    for line in budget["weights"]:
-        share = 1.0
-        if line["label"] == "routed experts":
-            share -= (1 - moe["experts_per_token"] / moe["routed_experts"]) ** users
-        # One row of the table is read for a token; tied weights are read again as the output layer, which is counted.
-        step += line["bytes"] * share
-    step += sum(line["bytes"] for line in budget["charges"] if line["label"] == "draft weights")
-    return float(gpu["hbm_bandwidth_bytes_s"]) / step
-
-
-def speed(plan: dict[str, Any], figures: list[dict[str, float]]) -> dict[str, float]:
-    """Tokens/s/user as measured, as the bandwidth allows, and their ratio, in the mean over the repeats of a benchmark.
-
-    Predicted are the steps a second for the prompts and the requests in flight that were measured (in the mean, spread
-    evenly over the replicas), times the tokens that a step gave: the acceptance length, 1 without speculation. Nothing
-    where no answer had two tokens; without the prediction where the bandwidth is not known.
-    """
-    names = ("user_tokens_s_p50", "in_flight", "prompt_tokens_mean", "output_tokens_mean")
-    whole = [repeat for repeat in figures if all(name in repeat for name in names)]
-    if not whole:
-        return {}
-    measured, in_flight, prompt, output = (fmean(repeat[name] for repeat in whole) for name in names)
-    found = {"measured_user_tokens_s": measured}
-    users = max(1.0, in_flight / max(1, len(plan["launches"])))
-    steps_s = bandwidth_steps_s(plan, prompt + output / 2, users)
-    if steps_s is not None:
-        accepted = fmean(repeat.get("acceptance_length", 1.0) for repeat in whole)
-        predicted = steps_s * accepted
-        found |= {"requests_a_replica": users, "acceptance_length": accepted, "predicted_user_tokens_s": predicted}
-        found["measured_over_predicted"] = measured / predicted
-    return found
-
-
 def run_one(
     one: dict[str, Any], folder: Path, out: Path, pythons: dict[str, str], *, plan_only: bool
 ) -> dict[str, Any]:
@@ -128,10 +87,10 @@ def run_one(
         return {**row, "failed": "plan", "exit_code": code, "error": " ".join(filter(None, refused))}
     if plan_only:
         return row
-    code, applied = optistack(["apply", *words, *one.get("apply", ()), "--keep", "--json"], env, log)
-    if "receipts" not in applied:
-        return {**row, "failed": "apply", "exit_code": code, "error": applied.get("error", "")}
     try:
+        code, applied = optistack(["apply", *words, *one.get("apply", ()), "--keep", "--json"], env, log)
+        if "receipts" not in applied:
+            return {**row, "failed": "apply", "exit_code": code, "error": applied.get("error", "")}
         row |= after_start(one, applied, code, folder, out, env, log)
         return row | speed(plan, row.get("figures", []))
     finally:
@@ -163,26 +122,33 @@ def after_start(
         row["conformance_exit_code"], verdict = optistack(words, env, log)
         row["conformance"] = verdict.get("verdict")
         (out / f"{one['name']}.conformance.json").write_text(json.dumps(verdict, indent=1) + "\n")
-    places = {"url": url, "out": str(out.absolute()), "name": one["name"], "stack": str(folder / one["stack"])}
+    places = {
+        "python": sys.executable,
+        "url": url,
+        "out": str(out.absolute()),
+        "name": one["name"],
+        "stack": str((folder / one["stack"]).absolute()),
+    }
     row["checks"] = {
-        name: check(line.format_map(places), out / f"{one['name']}.{name}.json", env, log)
+        name: check(line, places, out / f"{one['name']}.{name}.json", env, log)
         for name, line in one.get("checks", {}).items()
     }
     keep_log(one["name"], out)
     return row
 
 
-def check(line: str, file: Path, env: dict[str, str], log: Path) -> int | str:
+def check(line: str, places: dict[str, str], file: Path, env: dict[str, str], log: Path) -> int | str:
     """The exit code of a command line; one that takes too long or cannot start is no reason to lose the others."""
     started = time.monotonic()
     try:
         with file.open("w") as out, log.open("a") as errors:
-            words = shlex.split(os.path.expandvars(line))
+            filled = line.format_map({name: shlex.quote(place) for name, place in places.items()})
+            words = shlex.split(os.path.expandvars(filled))
             done = subprocess.run(
                 words, stdout=out, stderr=errors, env={**os.environ, **env}, cwd=ROOT, timeout=CHECK_TIMEOUT_S
             )
         code: int | str = done.returncode
-    except (OSError, subprocess.TimeoutExpired) as problem:
+    except (OSError, KeyError, ValueError, subprocess.TimeoutExpired) as problem:
         code = type(problem).__name__
     with log.open("a") as errors:
         errors.write(f"$ {line}: {code} after {time.monotonic() - started:.1f} s\n")
@@ -200,9 +166,15 @@ def keep_log(name: str, out: Path) -> None:
 
 
 def missed(row: dict[str, Any]) -> bool:
-    """Whether a configuration failed, or its engine reports other KV tokens than planned."""
-    said = row.get("reported_kv_tokens")
-    return "failed" in row or (said is not None and abs(said / row["planned_kv_tokens"] - 1) > KV_TOLERANCE)
+    """Whether a configuration failed, a check of it did, or its engine reports other KV tokens than planned, or none.
+    Inconclusive (4) is an answer."""
+    if "failed" in row:
+        return True
+    codes = [row.get("apply_exit_code"), row.get("bench_exit_code"), row.get("conformance_exit_code")]
+    if any(code not in (None, 0, INCONCLUSIVE) for code in (*codes, *row.get("checks", {}).values())):
+        return True
+    said = row.get("reported_kv_tokens", row["planned_kv_tokens"])
+    return said is None or abs(said / row["planned_kv_tokens"] - 1) > KV_TOLERANCE
 
 
 def main() -> int:
@@ -217,6 +189,13 @@ def main() -> int:
     given = parser.parse_args()
     document = yaml.safe_load(given.file.read_text())
     pythons = dict(word.split("=", 1) for word in given.engine_python)
+    if unknown := {*(given.only or ())} - {one["name"] for one in document["configurations"]}:
+        parser.error(f"{given.file} has no configuration {', '.join(sorted(unknown))}")
+    with termination_raises():
+        return run_all(document, given, pythons)
+
+
+def run_all(document: dict[str, Any], given: argparse.Namespace, pythons: dict[str, str]) -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     end = time.monotonic() + given.seconds
@@ -224,11 +203,11 @@ def main() -> int:
         one = {**document.get("common", {}), **configuration, "engine_version": given.engine_version}
         if given.only and one["name"] not in given.only:
             continue
-        if time.monotonic() > end:
-            rows.append({"name": one["name"], "failed": "not begun: the time was over", "exit_code": 0})
-            continue
         began = time.monotonic()
-        row = run_one(one, given.file.parent, given.out, pythons, plan_only=given.plan_only)
+        if began > end:
+            row = {"name": one["name"], "failed": "start", "exit_code": None, "error": "not begun: the time was over"}
+        else:
+            row = run_one(one, given.file.parent, given.out, pythons, plan_only=given.plan_only)
         row["seconds"] = round(time.monotonic() - began, 1)
         rows.append(row)
         (given.out / "rows.json").write_text(json.dumps({"title": document["title"], "rows": rows}, indent=1) + "\n")

@@ -44,6 +44,7 @@ def test_a_list_is_planned_without_starting_anything(tmp_path: Path) -> None:
     assert row["bandwidth_steps_s"] > 0
 
 
+sys.path.insert(0, str(ROOT / "benchmarks"))
 SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks" / "run_configurations.py"))
 
 
@@ -89,3 +90,30 @@ def test_requests_in_flight_share_the_weights_and_have_kv_and_experts_of_their_o
 def test_without_a_bandwidth_or_a_measurement_there_is_no_ratio() -> None:
     assert SCRIPT["speed"](plan(None), [FIGURES]) == {"measured_user_tokens_s": 60.0}
     assert SCRIPT["speed"](plan(1.0), []) == SCRIPT["speed"](plan(1.0), [{"errors": 8.0}]) == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"failed": "apply"},
+        {"apply_exit_code": 1},
+        {"bench_exit_code": 1},
+        {"checks": {"speed": 1}},
+        {"checks": {"speed": "TimeoutExpired"}},
+        {"reported_kv_tokens": None},
+        {"reported_kv_tokens": 97},
+    ],
+)
+def test_whatever_failed_fails_the_run(change: dict[str, Any]) -> None:
+    good = {"planned_kv_tokens": 100, "reported_kv_tokens": 100, "apply_exit_code": 0, "checks": {"conformance": 4}}
+    assert not SCRIPT["missed"](good)
+    assert SCRIPT["missed"](good | change)
+
+
+def test_a_check_that_cannot_be_started_stops_no_other(tmp_path: Path) -> None:
+    places, log = {"python": sys.executable, "out": str(tmp_path)}, tmp_path / "log"
+    run = SCRIPT["check"]
+    assert run("{nothing}", places, tmp_path / "a", {}, log) == "KeyError"
+    assert run("no-such-program", places, tmp_path / "b", {}, log) == "FileNotFoundError"
+    assert run("{python} -c 'print(1)'", places, tmp_path / "c", {}, log) == 0
+    assert (tmp_path / "c").read_text() == "1\n"

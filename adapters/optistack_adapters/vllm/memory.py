@@ -8,7 +8,8 @@ vLLM's own arithmetic is the same in 0.26, 0.32 and 0.33 (v1/worker/gpu_worker.p
 
 With ``--kv-cache-memory-bytes`` the last line is replaced by that figure and the check stays. So both are given: the
 plan and the engine then have the same pool to the byte, and an engine that finds less memory than the plan counted on
-says so at once and not under load. With ``serving.kv_memory_gib`` no more is asked for than is needed. A block takes
+says so at once and not under load. With ``serving.kv_memory_gib`` no more is asked for than is needed, and two engines
+that start together on one GPU can both find it free. A block takes
 ``page_size_tokens`` times the bytes of a token over all layers, the draft's included as long as both attend to the
 full context, and the rest below a whole block is unused (v1/core/kv_cache_planning.py; v1/core/kv_cache_utils.py
 before 0.33). On a CPU there is no fraction to give: ``--kv-cache-memory-bytes`` is exact, where
@@ -21,6 +22,7 @@ import math
 
 from optistack.backend import RenderRequest
 from optistack.facts.node import NodeFacts
+from optistack.memory.lines import total
 from optistack.memory.request import EngineReserves
 from optistack_adapters.base import USER, LaunchBuilder
 from optistack_adapters.vllm.reserves import reserves
@@ -64,8 +66,10 @@ def _fraction(request: RenderRequest, taken: EngineReserves) -> float:
     gpu = request.node.gpu
     if not request.spec.serving.kv_memory_gib or gpu is None:
         return whole
-    before = taken.context_bytes + taken.collectives_bytes + taken.unused_bytes
-    needed = request.budget.taken_bytes + request.budget.kv_bytes - before
+    budget = request.budget
+    needed = (
+        budget.weight_bytes + total(budget.charges) + taken.graphs_bytes + taken.activations_bytes + budget.kv_bytes
+    )
     return min(whole, math.ceil(1000 * needed / (gpu.cuda_bytes or gpu.hbm_bytes)) / 1000)
 
 
