@@ -12,8 +12,7 @@ from optistack.apply.start import attached
 from optistack.cli.options import Choice
 from optistack.cli.ready import Ready, from_stack
 from optistack.errors import InputError
-from optistack.facts.detect import detect_node
-from optistack.plan.deploy import check_machine, check_weights, deployment_of
+from optistack.plan.deploy import check_start, deployment_of
 from optistack_bench.load import Loop
 from optistack_bench.result import Result
 from optistack_bench.run import running
@@ -38,8 +37,9 @@ def run_stacks(
 ) -> Result:
     """Measure ``stacks`` in turn, and before them the first of them without its plugins.
 
-    Everything is planned before anything is started. Raises PlanRefusedError for a plan that is refused, and
-    EngineStartError when the first engine does not come up; nothing is left running.
+    Everything is planned and held against this machine before anything is started. Raises PlanRefusedError for a plan
+    that is refused, PlanRefusedError or InputError for one that cannot be started here, and EngineStartError when the
+    first engine does not come up; nothing is left running.
     """
     progress.step("Planning")
     ready = [
@@ -51,8 +51,7 @@ def run_stacks(
         plain = from_stack(without, progress, allow_degraded=allow_degraded, preflight=True)
         ready.insert(0, (BASELINE, plain))
     for _, one in ready:
-        check_machine(one.plan, detect_node())
-        check_weights(one.plan)
+        check_start(one.plan, one.host, one.python)
     with running(settings, out) as run:
         for name, one in ready:
             progress.step(f"Starting {name}")
@@ -72,6 +71,7 @@ def _named(stacks: Sequence[Choice]) -> list[tuple[str, Choice]]:
 @contextmanager
 def _deployed(name: str, ready: Ready, progress: Progress) -> Iterator[Target]:
     plan = ready.plan
+    check_start(plan, ready.host, ready.python)  # again: a disk, for one, is fuller than before the last was measured
     spec = deployment_of(plan, ready.python, ready.engine_env)
     with attached(spec, on_progress=lambda now: progress.detail(now.log_line)) as live:
         processes = live.deployment.spec.processes

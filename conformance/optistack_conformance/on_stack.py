@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optistack.apply.start import attached
-from optistack.facts.detect import detect_node
-from optistack.plan.deploy import check_machine, check_plugins, deployment_of
+from optistack.plan.deploy import check_start, deployment_of
 from optistack_conformance.client import Client
 from optistack_conformance.reference import measure_reference, save_reference
 from optistack_conformance.report import Report
@@ -30,9 +29,12 @@ def run_stack(
 ) -> Report:
     """Run the suite on ``whole`` against ``plain``, one engine after the other, so that one machine does.
 
-    ``settings`` are fields of ``Selection``; what the two plans say themselves is filled in. Raises EngineStartError
-    when an engine does not come up. Nothing is left running.
+    ``settings`` are fields of ``Selection``; what the two plans say themselves is filled in. Raises InputError or
+    PlanRefusedError, before anything is started, when this machine cannot start one of them, and EngineStartError when
+    an engine does not come up. Nothing is left running.
     """
+    for ready in (whole, plain):
+        check_start(ready.plan, ready.host, ready.python)
     plan = whole.plan
     settings = {"plugins": tuple(use.name for use in plan.plugins), **claims(whole, plain), **settings}
     settings["plan_hash"] = plan.hash()
@@ -62,9 +64,8 @@ def claims(whole: Ready, plain: Ready) -> dict[str, Any]:
 
 @contextmanager
 def _running(ready: Ready, what: str, progress: Progress) -> Iterator[str]:
-    check_machine(ready.plan, detect_node())
+    check_start(ready.plan, ready.host, ready.python)
     spec = deployment_of(ready.plan, ready.python, ready.engine_env)
-    check_plugins(ready.plan, ready.host, ready.python)
     progress.step(f"Starting {what}")
     with attached(spec, on_progress=lambda now: progress.detail(now.log_line)) as live:
         yield live.deployment.spec.endpoints[0]

@@ -17,7 +17,7 @@ from tests.bench.conftest import Engine, Script
 
 from optistack.cli.options import Choice
 from optistack.engines.progress import SILENT
-from optistack.errors import EngineStartError, InputError
+from optistack.errors import EngineStartError, InputError, PlanRefusedError
 from optistack_bench import on_stack
 from optistack_bench.load import Loop, server_of
 from optistack_bench.result import Result, load_result
@@ -35,11 +35,16 @@ class Machine:
     events: list[str] = field(default_factory=list)
     sessions: list[list[str | None]] = field(default_factory=list)
     """Of each engine that was up, in order."""
+    checks: list[tuple[str, int]] = field(default_factory=list)
+    """Plans that were asked whether they can be started, and how many engines had been started by then."""
+    lacks: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Of a plan, at its check of this number, from 1: why it cannot be started."""
 
     def plan(self, choice: Choice, *_: object, **__: object) -> Any:
         plugins = tuple(name for name in ("kv-fp8", "dflash") if name not in choice.without)
         return SimpleNamespace(
             python="python",
+            host=None,
             engine_env={},
             plan=SimpleNamespace(
                 plugins=[SimpleNamespace(name=name) for name in plugins],
@@ -50,6 +55,12 @@ class Machine:
                 hash=lambda: "-".join(plugins),
             ),
         )
+
+    def check(self, plan: Any, host: object, python: str) -> None:
+        self.checks.append((plan.hash(), sum(event.startswith("up") for event in self.events)))
+        number = [name for name, _ in self.checks].count(plan.hash())
+        if (why := self.lacks.get((plan.hash(), number))) is not None:
+            raise PlanRefusedError(why)
 
     @contextmanager
     def attached(self, spec: tuple[str, ...], *, on_progress: object) -> Iterator[Any]:
@@ -72,8 +83,7 @@ def measure(machine: Machine, monkeypatch: pytest.MonkeyPatch, out: Path | None 
     monkeypatch.setattr(on_stack, "from_stack", machine.plan)
     monkeypatch.setattr(on_stack, "attached", machine.attached)
     monkeypatch.setattr(on_stack, "deployment_of", lambda plan, *_: tuple(use.name for use in plan.plugins))
-    for check in ("check_machine", "check_weights"):
-        monkeypatch.setattr(on_stack, check, lambda *_: None)
+    monkeypatch.setattr(on_stack, "check_start", machine.check)
     return on_stack.run_stacks(
         [Choice(stack=Path(f"{name}.yaml")) for name in names or ("mine",)],
         SETTINGS,
@@ -109,6 +119,27 @@ def test_a_stack_that_does_not_start_leaves_the_baseline_measured(
     assert machine.events == ["up ()", "down ()"]
     assert (result.state, result.why, result.exit_code) == ("partial", "out of memory", 1)
     assert {point.target for point in load_result(tmp_path).points} == {"baseline"}
+
+
+def test_every_plan_is_held_against_the_machine_first_and_again_before_its_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine({(): Script(), BOTH: Script()})
+    measure(machine, monkeypatch)
+    assert machine.checks == [("", 0), ("kv-fp8-dflash", 0), ("", 0), ("kv-fp8-dflash", 1)]
+    machine = Machine({(): Script(), BOTH: Script()}, lacks={("kv-fp8-dflash", 1): "The disk is full."})
+    with pytest.raises(PlanRefusedError, match="The disk is full"):
+        measure(machine, monkeypatch)
+    assert machine.events == [], "no baseline is measured for a stack that cannot start"
+
+
+def test_a_stack_that_can_no_longer_be_started_leaves_the_baseline_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = Machine({(): Script(), BOTH: Script()}, lacks={("kv-fp8-dflash", 2): "The disk is full."})
+    result = measure(machine, monkeypatch, tmp_path)
+    assert machine.events == ["up ()", "down ()"]
+    assert (result.state, result.why) == ("partial", "The disk is full.")
 
 
 def test_an_engine_that_dies_is_taken_down_and_the_rest_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:

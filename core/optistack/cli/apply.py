@@ -62,8 +62,7 @@ def apply(
     from optistack.cli.ready import from_lock, from_stack
     from optistack.cli.receipts import failure
     from optistack.errors import CheckFailedError
-    from optistack.facts.detect import detect_node
-    from optistack.plan.deploy import check_machine, check_plugins, check_weights, deployment_of
+    from optistack.plan.deploy import check_start, deployment_of
     from optistack.preflight import require_as_planned
 
     chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting, engine_arg)
@@ -76,10 +75,8 @@ def apply(
         plan = ready.plan
         if plan.preflight is not None:
             require_as_planned(plan.preflight, accept_overrides=accept_overrides)
-        check_machine(plan, detect_node())
-        check_weights(plan)
+        check_start(plan, ready.host, ready.python)
         spec = deployment_of(plan, ready.python, ready.engine_env)
-        check_plugins(plan, ready.host, ready.python)
         progress.step(f"Starting {plan.engine.backend} {plan.engine.version}")
         with attached(spec, on_progress=lambda now: progress.detail(now.log_line)) as live:
             receipts: list[Receipt] = []

@@ -14,6 +14,7 @@ from optistack.apply.launch import DeploymentSpec, ProcessSpec
 from optistack.apply.ports import free_port
 from optistack.engines.recipes import RECIPES
 from optistack.errors import InputError, PlanRefusedError
+from optistack.facts.detect import detect_node
 from optistack.facts.node import NodeFacts
 from optistack.host import Host
 from optistack.launch import FrontLaunch, Launch, Place
@@ -63,6 +64,17 @@ def deployment_of(plan: Plan, python: str | None, engine_env: Mapping[str, str])
     )
 
 
+def check_start(plan: Plan, host: Host, python: str | None) -> None:
+    """Whether ``plan`` can be started on this machine, with the engine of ``python``: what everything that starts one
+    calls before it does.
+
+    Raises PlanRefusedError or InputError for what the machine, the checkpoint or a plugin's look at the machine lacks.
+    """
+    check_machine(plan, detect_node())
+    check_weights(plan)
+    ask_plugins(plan, host, python)
+
+
 def check_machine(plan: Plan, here: NodeFacts) -> None:
     """Raise PlanRefusedError when this machine, ``here``, lacks the GPUs or the RAM that ``plan`` counts on."""
     if plan.node.gpu is not None:
@@ -93,7 +105,7 @@ def check_weights(plan: Plan) -> None:
         )
 
 
-def check_plugins(plan: Plan, host: Host, python: str | None) -> None:
+def ask_plugins(plan: Plan, host: Host, python: str | None) -> None:
     """Ask every plugin of ``plan`` whether it can be started here, with the engine of ``python``.
 
     PlanRefusedError, as the first plugin that refuses says.

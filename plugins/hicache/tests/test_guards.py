@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from plugins.hicache.tests.tier_files import put, sglang_file
+from plugins.hicache.tests.tier_files import put, sglang_file, sglang_tier, vllm_tier
 
 import optistack_hicache
 from optistack.errors import PlanRefusedError
@@ -103,6 +104,29 @@ class TestFolder:
     def test_a_full_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("optistack_hicache.storage.ready.FULL_BYTES", 2**80)
         assert "is full" in str(trouble(tmp_path, None))
+        assert "is full" in str(trouble(tmp_path / "not" / "yet", None))
+        put(tmp_path / "others.bin")
+        assert "is full" in str(trouble(tmp_path, None))
+
+    @pytest.mark.parametrize("tier", [sglang_tier, vllm_tier])
+    def test_a_tier_that_filled_the_disk_itself_starts_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tier: Any
+    ) -> None:
+        monkeypatch.setattr("optistack_hicache.storage.ready.FULL_BYTES", 2**80)
+        tier(tmp_path)
+        assert trouble(tmp_path, None) is None
+
+    def test_a_folder_that_this_user_may_not_reach(self, tmp_path: Path) -> None:
+        locked = tmp_path / "locked"
+        locked.mkdir(mode=0)
+        user = os.geteuid()
+        if user == 0:  # who may reach all
+            os.seteuid(65534)
+        try:
+            found = trouble(locked / "kv", None)
+        finally:
+            os.seteuid(user)
+        assert found == f"{locked / 'kv'} may not be read by this user"
 
     def test_two_models_in_one_folder(self, tmp_path: Path) -> None:
         put(sglang_file(tmp_path, 1, model="one"))

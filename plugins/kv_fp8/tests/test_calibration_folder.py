@@ -10,7 +10,7 @@ import pytest
 
 from optistack.cli.run import run
 from optistack.errors import InputError
-from optistack_kv_fp8.calibration.folder import working_folder
+from optistack_kv_fp8.calibration.folder import MARKER, working_folder
 
 
 @pytest.fixture
@@ -47,11 +47,34 @@ def test_it_appears_at_the_end_and_without_what_a_killed_run_left(source: Path, 
     left = tmp_path / ".new.part"
     (left / "half").mkdir(parents=True)
     (left / "rest").write_text("")
+    (left / MARKER).write_text("")
+    (left / "link").symlink_to(source)
     with working_folder(source, tmp_path / "new") as part:
         (part / "file").write_text("whole")
         assert not (tmp_path / "new").exists()
     assert [one.name for one in (tmp_path / "new").iterdir()] == ["file"]
     assert not left.exists()
+    assert (source / "config.json").exists(), "a link is removed, not what it leads to"
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "dangling", "file"])
+def test_what_others_have_under_its_name_is_left_alone(source: Path, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    left = tmp_path / ".new.part"
+    match kind:
+        case "folder":
+            (tmp_path / "mine").rename(left)
+        case "file":
+            left.write_text("mine")
+        case _:
+            left.symlink_to("mine" if kind == "link" else "nothing")
+    before = {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()}
+    with pytest.raises(InputError, match=r"is not what a calibration left"), working_folder(source, tmp_path / "new"):
+        pytest.fail("it began")
+    assert {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()} == before
+    assert left.is_symlink() == (kind in ("link", "dangling"))
+    assert not (tmp_path / "new").exists()
 
 
 def test_two_runs_do_not_meet(source: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from optistack_quant_nvfp4.commands.convert import planned
 from optistack_quant_nvfp4.convert import metadata
 from optistack_quant_nvfp4.convert.input_scales import SAME_INPUT, STAND_IN
 from optistack_quant_nvfp4.convert.plan import Plan
+from optistack_quant_nvfp4.convert.results import RECIPE
 from optistack_quant_nvfp4.convert.scope import SCOPES
 from optistack_quant_nvfp4.convert.sizes import sizes
 from optistack_quant_nvfp4.convert.tensor_file import Outline, lay_out, places_in
@@ -311,6 +312,7 @@ def test_what_a_kill_after_the_last_step_left_behind_is_said_and_taken_away(
     left = folder.parent / f".{folder.name}.partial"
     (left / "done").mkdir(parents=True)
     (left / "job.json").write_text("{}")
+    (folder / RECIPE).write_text("{}")
     assert run("inspect", str(folder)) == 0
     assert f"{left} is what the conversion left behind" in " ".join(capsys.readouterr().err.split())
     words = ["convert", str(source), str(folder), "--scope", "linear"]
@@ -323,6 +325,22 @@ def test_what_a_kill_after_the_last_step_left_behind_is_said_and_taken_away(
     assert run(*words) == 2
     assert f"is whole; its conversion was ended before {left.name}" in capsys.readouterr().err
     assert not left.exists()
+
+
+@pytest.mark.parametrize("lacks", ["job.json", RECIPE])
+def test_folders_that_no_conversion_made_are_left_alone(
+    tiny: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str], lacks: str
+) -> None:
+    new, left = tmp_path / "new", tmp_path / ".new.partial"
+    for folder, file in ((new, RECIPE), (left, "job.json")):
+        folder.mkdir()
+        if file != lacks:
+            (folder / file).write_text("{}")
+    assert run("convert", str(tiny("bf16")), str(new), "--scope", "linear") == 2
+    said = capsys.readouterr().err
+    assert "is whole" not in said
+    assert "new exists" in "".join(said.split("\n"))
+    assert left.is_dir() and new.is_dir()
 
 
 def test_inspect_tells_precisions_by_the_headers(tiny: Make, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,8 +24,12 @@ LEFTOVER_S = 3600.0
 
 @dataclass
 class Collected:
-    """``entries`` unlinked, or to be unlinked; ``kept``, ``kept_bytes`` the KV files that are there afterwards, and of
-    those ``busy``, ``busy_bytes`` that should have gone and were used or replaced meanwhile; ``gone``, by others."""
+    """``entries`` unlinked, or to be unlinked; ``gone``, of those that should have been, by others before.
+
+    ``kept``, ``kept_bytes`` are the KV files that nothing unlinked here: those that were not chosen, as the scan saw
+    them (one that others remove meanwhile still counts), and ``busy``, ``busy_bytes`` that were chosen and used or
+    replaced since.
+    """
 
     entries: list[Entry] = field(default_factory=list)
     leftovers: list[Entry] = field(default_factory=list)

@@ -98,6 +98,11 @@ def leftover(name: str) -> bool:
     return _LEFTOVER.fullmatch(name) is not None
 
 
+def vllm_folder(name: str) -> bool:
+    """Whether ``name`` is that of a folder that vLLM keeps the KV of a rank in."""
+    return _VLLM_FOLDER.fullmatch(name) is not None
+
+
 def vllm_config(parts: tuple[str, ...]) -> str | None:
     """The digest whose description ``parts`` is, if it is vLLM's config.json."""
     if len(parts) < 2 or parts[-1] != "config.json":

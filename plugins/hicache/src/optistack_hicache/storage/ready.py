@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from optistack.facts.node import GIB
-from optistack_hicache.storage.names import holding
+from optistack_hicache.storage.names import holding, vllm_folder
 
 LOOKED_AT = 2000
 """Names that are read of a folder: enough to see a second model, and no walk over millions on the way to a plan."""
@@ -25,9 +25,16 @@ PACKAGES = {
 
 def trouble(directory: Path, quota_bytes: int | None) -> str | None:
     """What keeps a tier from working in ``directory`` on this machine, as a clause; None where nothing does."""
-    if directory.exists() and not directory.is_dir():
-        return f"{directory} is a file"
-    there = next(folder for folder in (directory, *directory.parents) if folder.exists())
+    try:
+        return _trouble(directory, quota_bytes)
+    except PermissionError:
+        return f"{directory} may not be read by this user"
+    except OSError as error:
+        return f"{directory} cannot be read: {error.strerror or error}"
+
+
+def _trouble(directory: Path, quota_bytes: int | None) -> str | None:
+    there = next(folder for folder in (directory, *directory.parents) if _exists(folder))
     if not there.is_dir():
         return f"{there} is a file"
     if not os.access(there, os.W_OK | os.X_OK):
@@ -36,10 +43,26 @@ def trouble(directory: Path, quota_bytes: int | None) -> str | None:
     size, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
     if quota_bytes is not None and quota_bytes > size:
         return f"storage_quota_gib is {quota_bytes / GIB:.0f}, and the disk of {there} has {size / GIB:.0f} GiB in all"
-    if free < FULL_BYTES:
+    # A tier that filled the disk itself is of use as it is: what it holds is read, and writes that fail are misses.
+    if free < FULL_BYTES and not (there == directory and _holds_kv(directory)):
         return f"the disk of {there} is full: {free / GIB:.2f} GiB are free"
     models = _models(directory) if there == directory else set()
     return f"{directory} holds KV of {' and of '.join(sorted(models))}" if len(models) > 1 else None
+
+
+def _exists(path: Path) -> bool:
+    """As ``path.exists()``, which says False instead of PermissionError from Python 3.14 on."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _holds_kv(directory: Path) -> bool:
+    """Whether an engine has written to ``directory``, whose name is over the model and all that shapes its KV."""
+    with os.scandir(directory) as names:
+        return any(holding((one.name,)) or vllm_folder(one.name) for one in islice(names, LOOKED_AT))
 
 
 def _models(directory: Path) -> set[str]:

@@ -19,6 +19,7 @@ from typing import Any
 from optistack.errors import InputError
 from optistack.files import write_whole
 from optistack_quant_nvfp4.convert.plan import FilePlan, Plan
+from optistack_quant_nvfp4.convert.results import RECIPE
 from optistack_quant_nvfp4.convert.tensor_file import write_at
 
 MARGIN_BYTES = 64 << 20
@@ -36,9 +37,14 @@ def working_folder(destination: Path) -> Path:
 
 def left_behind(destination: Path, *, remove: bool = False) -> Path | None:
     """The working folder of a conversion that was killed between its last two steps: ``destination`` is whole, and the
-    folder was still to be taken away, which ``remove`` does. None where there is none, or a process still has it."""
+    folder was still to be taken away, which ``remove`` does.
+
+    None where there is none, a process still has it, or either folder does not show that a conversion made it.
+    """
     folder = working_folder(destination)
-    if not (destination.is_dir() and folder.is_dir()) or not {one.name for one in folder.iterdir()} <= _AFTERWARDS:
+    if folder.is_symlink() or not (folder / "job.json").is_file() or not (destination / RECIPE).is_file():
+        return None
+    if not {one.name for one in folder.iterdir()} <= _AFTERWARDS:
         return None
     descriptor = os.open(folder / "lock" if (folder / "lock").is_file() else folder, os.O_RDONLY)
     try:
