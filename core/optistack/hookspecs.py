@@ -129,9 +129,10 @@ def optistack_before_start(plan: Plan) -> None:
     """Look once more, just before the engines are started, at what the machine must have for your settings to work.
 
     A plan may be older than this moment, and made elsewhere: a lock file is applied as it is, and rules that look at
-    the disk or into the engine's environment were evaluated where it was made. Called by whatever starts a plan, once
-    for all of its replicas, with nothing running yet. It changes nothing and is quick. Raise
-    :class:`~optistack.errors.PlanRefusedError`, with the fix, when it cannot work here.
+    the disk or into the engine's environment were evaluated where it was made. Called by whatever starts a plan, for
+    all of its replicas, just before each start; where several plans are started in turn, for each of them before the
+    first, too. It changes nothing and is quick. Raise :class:`~optistack.errors.PlanRefusedError`, with the fix, when
+    it cannot work here.
 
     :param plan: the plan that is about to be started; ``plan.engine.python`` is the engine's on this machine.
     """
