@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
 
+from optistack.errors import InputError
 from optistack_bench.client import Answer
 from optistack_bench.workload import Session, Turn
 
@@ -93,11 +94,15 @@ def record_of(answer: Answer, session: Session, number: int, turn: Turn, zero_s:
 class Journal:
     """A file of JSON lines, one a request, written as they come, so that what was measured outlives what fails.
 
-    ``path`` None keeps nothing; ``records`` is how many came. Raises OSError when it cannot be written.
+    ``path`` None keeps nothing; ``records`` is how many came. Raises InputError where there is a file
+    already, and OSError when it cannot be written.
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._file: TextIO | None = path.open("w", encoding="utf-8") if path else None
+        try:
+            self._file: TextIO | None = path.open("x", encoding="utf-8") if path else None
+        except FileExistsError as error:
+            raise InputError(f"{path} is there already.", fix="Name another folder, or move the file away.") from error
         self.records = 0
 
     def close(self) -> None:

@@ -12,6 +12,8 @@ import pytest
 from tests.bench.conftest import Engine, Script
 
 from optistack.cli.run import run
+from optistack.errors import InputError
+from optistack_bench.records import Journal
 
 FAST = ["--domain", "made", "--think-limit", "0", "--turns", "2", "--sessions", "4", "--warmup", "0"]
 
@@ -208,6 +210,25 @@ def test_nobody_and_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert "What is to be measured?" in capsys.readouterr().err
     assert run(["bench", "compare", str(tmp_path), str(tmp_path)]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["requests.jsonl", "result.json"])
+def test_what_another_run_left_is_not_touched(
+    name: str, engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text("kept")
+    for url in (engine.url, "http://127.0.0.1:1"):
+        assert run(["bench", "--endpoint", url, *FAST, "--out", str(tmp_path)]) == 2
+        assert f"holds a result already: {name}" in capsys.readouterr().err
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [(name, "kept")]
+    assert engine.asked == []
+
+
+def test_requests_are_never_written_over_others(tmp_path: Path) -> None:
+    (tmp_path / "requests.jsonl").write_text("kept")
+    with pytest.raises(InputError, match="is there already"):
+        Journal(tmp_path / "requests.jsonl")
+    assert (tmp_path / "requests.jsonl").read_text() == "kept"
 
 
 def test_text_needs_a_server_that_tokenizes(capsys: pytest.CaptureFixture[str]) -> None:
