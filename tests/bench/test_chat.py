@@ -81,6 +81,13 @@ def test_a_turn_that_failed_is_left_out_of_the_history(capsys: pytest.CaptureFix
     assert "1 x HTTP 500" in capsys.readouterr().out
 
 
+def test_an_answer_of_another_shape_is_an_error_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    for content in ([{"type": "text", "text": "x"}], {"text": "x"}, 7):
+        with Engine(Script(says=[{"content": content}])) as engine:
+            assert chat(engine) == 1
+        assert "6 x bad event" in capsys.readouterr().out
+
+
 def test_two_runs_send_the_same_and_the_report_says_what_a_chat_cannot(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
