@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,16 @@ def test_figures_are_split_by_domain(engine: Engine, capsys: pytest.CaptureFixtu
     assert run(["bench", "--endpoint", engine.url, *words]) == 0
     (point,) = json.loads(capsys.readouterr().out)["points"]
     assert set(point["repeats"][0]["by_domain"]) == {"code", "prose"}
+
+
+def test_metrics_that_hang_hold_nobody(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("optistack_bench.measure.METRICS_TIMEOUT_S", 0.2)
+    began_s = time.perf_counter()
+    with Engine(Script(metrics_s=8)) as engine:
+        assert bench(engine, "--repeats", "1", "--json") == 0
+    assert time.perf_counter() - began_s < 6
+    (point,) = json.loads(capsys.readouterr().out)["points"]
+    assert (point["repeats"][0]["figures"]["requests"], point["repeats"][0]["counters"]) == (8, {})
 
 
 def test_prefill_only_asks_for_one_token(engine: Engine) -> None:
