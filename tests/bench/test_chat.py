@@ -81,6 +81,14 @@ def test_a_turn_that_failed_is_left_out_of_the_history(capsys: pytest.CaptureFix
     assert "1 x HTTP 500" in capsys.readouterr().out
 
 
+def test_what_follows_a_first_turn_that_failed_is_new_to_every_cache() -> None:
+    with Engine(Script(fail={0: 500, 3: 500, 6: 500})) as engine:
+        assert chat(engine, "--sessions", "1", "--repeats", "3") == 1
+    firsts = [body["messages"][0]["content"] for body in engine.asked if len(body["messages"]) == 1]
+    assert len(firsts) == 6
+    assert {first.splitlines()[0] for first in firsts} == {f"# session-0, run {salt}" for salt in (1, 2, 3)}
+
+
 def test_an_answer_of_another_shape_is_an_error_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     for content in ([{"type": "text", "text": "x"}], {"text": "x"}, 7):
         with Engine(Script(says=[{"content": content}])) as engine:
