@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from optistack.errors import InputError
 from optistack_bench.client import Answer
+from optistack_bench.result import NO_TOKEN
 from optistack_bench.workload import Session, Turn
 
 
@@ -83,7 +84,7 @@ def record_of(answer: Answer, session: Session, number: int, turn: Turn, zero_s:
         asked_tokens=turn.output_tokens,
         cached_tokens=details.get("cached_tokens"),
         reusable_tokens=turn.reusable_tokens,
-        error=answer.error or ("" if chunks else "no token"),
+        error=answer.error or ("" if chunks else NO_TOKEN),
         detail=answer.detail,
         counted=usage.get("prompt_tokens") is not None and usage.get("completion_tokens") is not None,
         connect_s=answer.connect_s,

@@ -233,9 +233,10 @@ def test_requests_are_never_written_over_others(tmp_path: Path) -> None:
 
 
 def test_text_needs_a_server_that_tokenizes(capsys: pytest.CaptureFixture[str]) -> None:
-    with Engine(Script(tokenizes=False)) as engine:
-        assert run(["bench", "--endpoint", engine.url]) == 2
-    assert "--domain made" in capsys.readouterr().err
+    for tokenizes in (False, None):
+        with Engine(Script(tokenizes=tokenizes)) as engine:
+            assert run(["bench", "--endpoint", engine.url]) == 2
+        assert "--domain made" in capsys.readouterr().err
 
 
 def test_figures_are_split_by_domain(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
