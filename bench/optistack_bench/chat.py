@@ -82,7 +82,7 @@ class _Reader:
         while tokens > 0:
             rate = self.corpus.tokens_a_character(self._at)
             room = WINDOW_CHARACTERS - self._at % WINDOW_CHARACTERS
-            part = self.corpus.text[self._at :][: min(room, math.ceil(tokens / rate))]
+            part = self.corpus.text[self._at : self._at + min(room, math.ceil(tokens / rate))]
             self._at = (self._at + len(part)) % len(self.corpus.text)
             tokens -= len(part) * rate
             parts.append(part)

@@ -348,6 +348,9 @@ def test_results_measured_apart_share_a_picture(
     for name in ("plain", "all-on"):
         assert bench(engine, "--repeats", "1", "--out", str(tmp_path / name)) == 0
     capsys.readouterr()
+    assert run(["bench", "show", str(tmp_path / "plain"), "--out", str(tmp_path / "drawn")]) == 0
+    assert sorted(one.name for one in (tmp_path / "drawn").iterdir()) == ["pareto.png", "report.html"]
+    capsys.readouterr()
     places = [str(tmp_path / "plain"), str(tmp_path / "all-on" / "result.json")]
     assert run(["bench", "show", *places, "--pictures", "--out", str(tmp_path / "both"), "--json"]) == 0
     assert [point["target"] for point in json.loads(capsys.readouterr().out)["points"]] == ["plain", "all-on"]
