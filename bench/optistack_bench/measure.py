@@ -13,6 +13,7 @@ from time import perf_counter, process_time
 from optistack.cli.options import API_KEY_VARIABLE
 from optistack.errors import CheckFailedError, InputError, OptistackError
 from optistack.verify.endpoint import Endpoint
+from optistack.verify.liveness import takes_connections
 from optistack_bench.chat import TEMPLATE_TOKENS, TOOLS_TOKENS, ChatTexts
 from optistack_bench.client import Client
 from optistack_bench.conversation import TOOLS
@@ -31,8 +32,6 @@ from optistack_bench.workload import Workload
 GAUGES_EVERY_S = 1.0
 METRICS_TIMEOUT_S = 3.0
 """A page that takes longer is left out: the end of a run waits for the one that is being read."""
-ALIVE_TRIES = 4
-ALIVE_EVERY_S = 0.5
 NEEDED = "It has to take token ids as the prompt of /v1/completions, and to stream."
 NEEDED_IN_A_CHAT = "It has to chat at /v1/chat/completions and to stream; with --tools, to have a parser of tool calls."
 
@@ -216,23 +215,10 @@ class Bench:
                 gauges.append(read_gauges(await asyncio.to_thread(pages, self._counters)))
             await asyncio.sleep(GAUGES_EVERY_S)
 
-    def _knock(self, url: str) -> None:
-        """Raise InputError when nobody accepts a new connection; one that is open may outlive who listens."""
-        with Endpoint(url, api_key=os.environ.get(API_KEY_VARIABLE)) as fresh:
-            fresh.request("GET", "/v1/models")
-
     async def _alive(self, url: str) -> str:
-        """``""`` when somebody answers at ``url``, else why not."""
-        why = ""
-        for _ in range(ALIVE_TRIES):
-            try:
-                await asyncio.to_thread(self._knock, url)
-            except OptistackError as error:
-                why = error.message
-                await asyncio.sleep(ALIVE_EVERY_S)
-            else:
-                return ""
-        return why
+        """``""`` when somebody takes connections at ``url``, else why the server is gone."""
+        there = await asyncio.to_thread(takes_connections, url, os.environ.get(API_KEY_VARIABLE))
+        return "" if there else f"No engine answers at {url}."
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from optistack_bench.result import load_result
 from optistack_bench.workload import Turn
 
 WORDS = ["--chat", "--domain", "code", "--think-limit", "0", "--turns", "3", "--sessions", "2", "--warmup", "0"]
-CALL = [
+CALL: list[dict[str, Any]] = [
     {"reasoning_content": "hm"},
     {"content": "I look."},
     {"tool_calls": [{"index": 0, "id": "c1", "function": {"name": "run", "arguments": ""}}]},
