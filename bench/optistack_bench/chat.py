@@ -82,7 +82,7 @@ class _Reader:
         while tokens > 0:
             rate = self.corpus.tokens_a_character(self._at)
             room = WINDOW_CHARACTERS - self._at % WINDOW_CHARACTERS
-            part = self.corpus.text[self._at :][: min(room, math.ceil(tokens / rate))]
+            part = self.corpus.text[self._at : self._at + min(room, math.ceil(tokens / rate))]
             self._at = (self._at + len(part)) % len(self.corpus.text)
             tokens -= len(part) * rate
             parts.append(part)
@@ -154,8 +154,8 @@ def _session(
     turns = []
     for number, (new, output, think_s) in enumerate(shape):
         task = TASKS[domain][number % len(TASKS[domain])]
-        head = "" if number else f"# {reader.name}, run {salt}\n"
-        text = f"{head}{reader.more(new / divide)}\n\n{task}"
+        # In every turn: one that follows a failure has nothing before it that would tell this run from another.
+        text = f"# {reader.name}, run {salt}\n{reader.more(new / divide)}\n\n{task}"
         pieces += (_piece(text, new / divide + MESSAGE_TOKENS),)
         turns.append(Turn(pieces, -(-output // divide), think_s, text=text if number else shared[1] + text))
         # The answer stands here when the next turn is asked for: its length at most.

@@ -83,7 +83,7 @@ def read_answer(answer: Answer) -> dict[str, Any] | None:
         try:
             deltas = [choice["delta"] for choice in json.loads(event)["choices"] if choice.get("index", 0) == 0]
             said = [_read(delta, texts, calls) for delta in deltas]
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             if not answer.error:
                 answer.error, answer.detail = "bad event", event[:300].decode(errors="replace").strip()
             return None
@@ -106,8 +106,12 @@ def read_answer(answer: Answer) -> dict[str, Any] | None:
 
 
 def _read(delta: dict[str, Any], texts: list[str], calls: dict[int, dict[str, str]]) -> bool:
-    """Whether ``delta`` says anything; what of it stays in the history is put into ``texts`` and ``calls``."""
+    """Whether ``delta`` says anything; what of it stays in the history is put into ``texts`` and ``calls``.
+
+    Raises TypeError and others for what is no delta of OpenAI's API."""
     text = delta.get("content") or ""
+    if not isinstance(text, str):
+        raise TypeError(f"content is {type(text).__name__}")
     texts.append(text)
     parts = delta.get("tool_calls") or ()
     for part in parts:

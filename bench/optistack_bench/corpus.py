@@ -46,7 +46,7 @@ def read_chat_texts(endpoint: Endpoint, domains: Sequence[str], *, longest_token
     try:
         model = endpoint.model()
         corpora = {
-            domain: Measured(text, tuple(len(_tokenize(endpoint, model, window)) for window in _windows(text)))
+            domain: Measured(text, tuple(max(1, len(_tokenize(endpoint, model, one))) for one in _windows(text)))
             for domain, text in texts.items()
         }
         return ChatTexts(corpora), _what_it_is(domains)
@@ -85,16 +85,22 @@ def source(domain: str) -> str:
 def _tokenize(endpoint: Endpoint, model: str, text: str) -> list[int]:
     ids: list[int] = []
     for at in range(0, len(text), CHUNK_CHARACTERS):
-        body = {"model": model, "prompt": text[at : at + CHUNK_CHARACTERS], "add_special_tokens": False}
+        part = text[at : at + CHUNK_CHARACTERS]
+        body = {"model": model, "prompt": part, "add_special_tokens": False}
         response = endpoint.request("POST", "/tokenize", json=body)
         try:
             tokens = response.json()["tokens"] if response.status_code == 200 else None
         except (ValueError, LookupError, TypeError):
             tokens = None
         if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
-            raise InputError(
-                f"{endpoint.url} does not turn text into tokens: {response.status_code} to /tokenize.",
-                fix="Give --domain made: prompts of random words.",
-            )
+            raise _no_tokens(endpoint, f"{response.status_code} to /tokenize")
+        if part.strip() and not tokens:
+            raise _no_tokens(endpoint, "/tokenize gives none")
         ids += tokens
     return ids
+
+
+def _no_tokens(endpoint: Endpoint, why: str) -> InputError:
+    return InputError(
+        f"{endpoint.url} does not turn text into tokens: {why}.", fix="Give --domain made: prompts of random words."
+    )

@@ -75,13 +75,14 @@ class _Server:
 
 
 def server_of(number: int, servers: int) -> int:
-    """Which of ``servers`` session ``number`` is sent to: each in turn, and every round begins one further, since the
-    domains of a workload take turns too and no server shall have one alone."""
+    """Which of ``servers`` session ``number`` of an open loop is sent to: each in turn, and every round begins one
+    further, since the domains of a workload take turns too and no server shall have one alone."""
     return (number + number // servers) % servers
 
 
 class Player:
-    """Plays one workload once. Each session is sent to one of ``clients``, whole and with its sub-agents.
+    """Plays one workload once. Each session is sent to one of ``clients``, whole and with its sub-agents: in a closed
+    loop to that of its user, so that no server has nothing to do while another one has the users of two.
 
     ``on_record`` is told each request when it is over; ``alive`` is asked, after a connection failed, whether anybody
     still serves at that URL: ``""``, or why not."""
@@ -132,17 +133,16 @@ class Player:
         return played
 
     async def _closed(self, workload: Workload) -> None:
-        queue = deque(enumerate(workload.sessions))
+        queue = deque(workload.sessions)
 
-        async def user() -> None:
+        async def user(server: _Server) -> None:
             while queue:
-                number, session = queue.popleft()
-                await self._session(session, self._server(number))
+                await self._session(queue.popleft(), server)
             self._note_full()
 
         async with asyncio.TaskGroup() as users:
-            for _ in range(min(self._loop.users, len(queue))):
-                users.create_task(user())
+            for number in range(min(self._loop.users, len(queue))):
+                users.create_task(user(self._servers[number % len(self._servers)]))
 
     async def _open(self, workload: Workload) -> None:
         random = Random(self._seed)
@@ -155,7 +155,8 @@ class Player:
                 else:
                     at_s = (session.start_s or 0.0) - first_s
                 await asyncio.sleep(max(0.0, self._zero_s + at_s - perf_counter()))
-                users.create_task(self._session(session, self._server(number)))
+                server = self._servers[server_of(number, len(self._servers))]
+                users.create_task(self._session(session, server))
             self._note_full()
 
     def _note_full(self) -> None:
@@ -164,9 +165,6 @@ class Player:
             self._flights.change(0)
             self._played.full_s = perf_counter() - self._zero_s
             self._played.active_s = self._flights.integral
-
-    def _server(self, number: int) -> _Server:
-        return self._servers[server_of(number, len(self._servers))]
 
     async def _session(self, session: Session, server: _Server) -> None:
         chat = Conversation()

@@ -13,6 +13,7 @@ from time import perf_counter, process_time
 from optistack.cli.options import API_KEY_VARIABLE
 from optistack.errors import CheckFailedError, InputError, OptistackError
 from optistack.verify.endpoint import Endpoint
+from optistack.verify.liveness import takes_connections
 from optistack_bench.chat import TEMPLATE_TOKENS, TOOLS_TOKENS, ChatTexts
 from optistack_bench.client import Client
 from optistack_bench.conversation import TOOLS
@@ -29,8 +30,8 @@ from optistack_bench.target import Target
 from optistack_bench.workload import Workload
 
 GAUGES_EVERY_S = 1.0
-ALIVE_TRIES = 4
-ALIVE_EVERY_S = 0.5
+METRICS_TIMEOUT_S = 3.0
+"""A page that takes longer is left out: the end of a run waits for the one that is being read."""
 NEEDED = "It has to take token ids as the prompt of /v1/completions, and to stream."
 NEEDED_IN_A_CHAT = "It has to chat at /v1/chat/completions and to stream; with --tools, to have a parser of tool calls."
 
@@ -52,7 +53,9 @@ class Bench:
         """Raises InputError when nobody answers, or what is asked for cannot be had there."""
         key = os.environ.get(API_KEY_VARIABLE)
         self._front = Endpoint(self.target.url, api_key=key)
-        self._engines = [Endpoint(url, api_key=key) for url in self.target.engines or (self.target.url,)]
+        engines = self.target.engines or (self.target.url,)
+        self._engine = Endpoint(engines[0], api_key=key)
+        self._counters = [Endpoint(url, api_key=key, timeout_s=METRICS_TIMEOUT_S) for url in engines]
         try:
             self._ask()
         except BaseException:
@@ -61,15 +64,15 @@ class Bench:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for endpoint in (self._front, *self._engines):
+        for endpoint in (self._front, self._engine, *self._counters):
             endpoint.close()
 
     def _ask(self) -> None:
-        self.server = read_server(self._front, self._engines[0], self.target, self.settings.context_tokens)
+        self.server = read_server(self._front, self._engine, self.target, self.settings.context_tokens)
         if self.settings.needs_text:
             longest = self.settings.text_tokens(self.server.context_tokens)
             read = read_chat_texts if self.settings.chat else read_texts
-            self.texts, self.text_rule = read(self._engines[0], self.settings.domains, longest_tokens=longest)
+            self.texts, self.text_rule = read(self._engine, self.settings.domains, longest_tokens=longest)
 
     def point(self, loop: Loop, keep: Callable[[Point], None]) -> Point:
         """Measure under ``loop``. ``keep`` is given the point after each repeat, and also when it is broken off.
@@ -202,33 +205,20 @@ class Bench:
 
     def _totals(self) -> dict[str, float] | None:
         try:
-            return read_totals(pages(self._engines))
+            return read_totals(pages(self._counters))
         except OptistackError:
             return None
 
     async def _watch(self, gauges: list[dict[str, float]]) -> None:
         while True:
             with contextlib.suppress(OptistackError):
-                gauges.append(read_gauges(await asyncio.to_thread(pages, self._engines)))
+                gauges.append(read_gauges(await asyncio.to_thread(pages, self._counters)))
             await asyncio.sleep(GAUGES_EVERY_S)
 
-    def _knock(self, url: str) -> None:
-        """Raise InputError when nobody accepts a new connection; one that is open may outlive who listens."""
-        with Endpoint(url, api_key=os.environ.get(API_KEY_VARIABLE)) as fresh:
-            fresh.request("GET", "/v1/models")
-
     async def _alive(self, url: str) -> str:
-        """``""`` when somebody answers at ``url``, else why not."""
-        why = ""
-        for _ in range(ALIVE_TRIES):
-            try:
-                await asyncio.to_thread(self._knock, url)
-            except OptistackError as error:
-                why = error.message
-                await asyncio.sleep(ALIVE_EVERY_S)
-            else:
-                return ""
-        return why
+        """``""`` when somebody takes connections at ``url``, else why the server is gone."""
+        there = await asyncio.to_thread(takes_connections, url, os.environ.get(API_KEY_VARIABLE))
+        return "" if there else f"No engine answers at {url}."
 
 
 @contextlib.contextmanager

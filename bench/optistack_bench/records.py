@@ -8,7 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
 
+from optistack.errors import InputError
 from optistack_bench.client import Answer
+from optistack_bench.result import NO_TOKEN
 from optistack_bench.workload import Session, Turn
 
 
@@ -82,7 +84,7 @@ def record_of(answer: Answer, session: Session, number: int, turn: Turn, zero_s:
         asked_tokens=turn.output_tokens,
         cached_tokens=details.get("cached_tokens"),
         reusable_tokens=turn.reusable_tokens,
-        error=answer.error or ("" if chunks else "no token"),
+        error=answer.error or ("" if chunks else NO_TOKEN),
         detail=answer.detail,
         counted=usage.get("prompt_tokens") is not None and usage.get("completion_tokens") is not None,
         connect_s=answer.connect_s,
@@ -93,11 +95,15 @@ def record_of(answer: Answer, session: Session, number: int, turn: Turn, zero_s:
 class Journal:
     """A file of JSON lines, one a request, written as they come, so that what was measured outlives what fails.
 
-    ``path`` None keeps nothing; ``records`` is how many came. Raises OSError when it cannot be written.
+    ``path`` None keeps nothing; ``records`` is how many came. Raises InputError where there is a file
+    already, and OSError when it cannot be written.
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._file: TextIO | None = path.open("w", encoding="utf-8") if path else None
+        try:
+            self._file: TextIO | None = path.open("x", encoding="utf-8") if path else None
+        except FileExistsError as error:
+            raise InputError(f"{path} is there already.", fix="Name another folder, or move the file away.") from error
         self.records = 0
 
     def close(self) -> None:

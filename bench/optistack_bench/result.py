@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,8 @@ from optistack_bench.statistics import Estimate
 
 RESULT_FILE = "result.json"
 JOURNAL_FILE = "requests.jsonl"
+NO_TOKEN = "no token"
+"""The error of an answer that came whole, without any text."""
 
 
 class _Value(BaseModel):
@@ -141,7 +144,7 @@ class Result(_Value):
             return f"The benchmark is partial: {self.why or 'it was broken off'}"
         for point in self.points:
             if point.mean("ttft_s_p50") is None:
-                return f"{point.target}, {point.load}: no request was answered."
+                return f"{point.target}, {point.load}: {_without_answers(point)}."
         allowed = float(self.settings.get("max_errors", 0.0))
         for point in self.points:
             if point.error_share > allowed:
@@ -154,6 +157,16 @@ class Result(_Value):
     @property
     def exit_code(self) -> int:
         return 1 if self.problem else 0
+
+
+def _without_answers(point: Point) -> str:
+    """What became of the requests of a point without a latency, with its errors by kind."""
+    errors: Counter[str] = Counter()
+    for repeat in point.repeats:
+        errors.update(repeat.errors)
+    said = ", ".join(f"{count} x {kind}" for kind, count in sorted(errors.items()))
+    what = "no answer had a token" if NO_TOKEN in errors else "no request was answered"
+    return f"{what} ({said})" if said else what
 
 
 def save_result(result: Result, folder: Path) -> None:

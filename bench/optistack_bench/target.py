@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Target:
     """``url`` is where requests go, ``engines`` whose metrics are read (the replicas behind a router, or itself).
 
-    ``spread`` are replicas that nothing stands before: sessions take turns between them, and stay where they began.
+    ``spread`` are replicas that nothing stands before: users are spread over them, in an open loop sessions, and a
+    session stays where it began.
     """
 
     name: str
@@ -30,4 +31,7 @@ class Target:
         """What has to be said about where they go."""
         if len(self.spread) < 2:
             return ""
-        return f"{len(self.spread)} replicas without a router: sessions take turns, and stay where they began."
+        return (
+            f"{len(self.spread)} replicas without a router: users, and sessions of an open loop, take turns, and stay "
+            "where they began."
+        )

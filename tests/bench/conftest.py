@@ -30,10 +30,11 @@ vllm:spec_decode_num_accepted_tokens_total{{engine="0"}} {accepted}
 
 @dataclass
 class Script:
-    """How the engine behaves. ``token_s`` is the time of a token, ``first_s`` that of a prompt; ``fail`` the status of
-    the requests with these numbers (from 0); ``dies_at`` the request at which the server goes away for good; ``cut_at``
-    the one whose stream ends without a word; ``lie`` is added to what usage says of the cache; ``usage`` stands in the
-    place of it all, and False sends none; ``says`` are the deltas of a chat's answer, behind one with a role alone."""
+    """How the engine behaves. ``token_s`` is the time of a token, ``first_s`` that of a prompt, ``metrics_s`` that of
+    the metrics once something was asked; ``fail`` the status of the requests with these numbers (from 0); ``dies_at``
+    the request at which the server goes away for good; ``cut_at`` the one whose stream ends without a word; ``lie`` is
+    added to what usage says of the cache; ``usage`` stands in the place of it all, and False sends none; ``says`` are
+    the deltas of a chat's answer, behind one with a role alone; ``tokenizes`` None answers without any token."""
 
     token_s: float = 0.0
     first_s: float = 0.0
@@ -41,8 +42,9 @@ class Script:
     fail: dict[int, int] = field(default_factory=dict)
     dies_at: int | None = None
     cut_at: int | None = None
-    tokenizes: bool = True
+    tokenizes: bool | None = True
     caches: bool = True
+    metrics_s: float = 0.0
     lie: int = 0
     usage: object = None
     says: list[dict[str, Any]] = field(default_factory=lambda: [{"content": "x"}] * 3)
@@ -104,6 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/metrics":
+            time.sleep(self.engine.script.metrics_s if self.engine.asked else 0.0)
             self._send(200, METRICS.format(**self.engine.counts).encode(), "text/plain")
         elif self.path == "/version":
             self._json(200, {"version": "0.0.0+scripted"})
@@ -117,8 +120,11 @@ class _Handler(BaseHTTPRequestHandler):
         engine, script = self.engine, self.engine.script
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.path == "/tokenize":
-            if not script.tokenizes:
+            if script.tokenizes is False:
                 self._json(404, {})
+                return
+            if script.tokenizes is None:
+                self._json(200, {"tokens": []})
                 return
             self._json(200, {"tokens": [500 + ord(letter) % 400 for letter in body["prompt"]]})
             return

@@ -15,10 +15,11 @@ from optistack.cli.run import run
 from optistack_bench.chat import TASKS, TOOLS_TOKENS, ChatTexts, Measured, chat_workload
 from optistack_bench.client import Answer
 from optistack_bench.conversation import TOOLS, Conversation, read_answer
+from optistack_bench.result import load_result
 from optistack_bench.workload import Turn
 
 WORDS = ["--chat", "--domain", "code", "--think-limit", "0", "--turns", "3", "--sessions", "2", "--warmup", "0"]
-CALL = [
+CALL: list[dict[str, Any]] = [
     {"reasoning_content": "hm"},
     {"content": "I look."},
     {"tool_calls": [{"index": 0, "id": "c1", "function": {"name": "run", "arguments": ""}}]},
@@ -81,6 +82,32 @@ def test_a_turn_that_failed_is_left_out_of_the_history(capsys: pytest.CaptureFix
     assert "1 x HTTP 500" in capsys.readouterr().out
 
 
+def test_answers_without_any_text_are_told_from_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with Engine(Script(says=[])) as engine:
+        assert chat(engine, "--out", str(tmp_path / "empty")) == 1
+    assert load_result(tmp_path / "empty").problem.endswith("no answer had a token (6 x no token).")
+    with Engine(Script(fail=dict.fromkeys(range(6), 500))) as engine:
+        assert chat(engine, "--out", str(tmp_path / "none")) == 1
+    assert load_result(tmp_path / "none").problem.endswith("no request was answered (6 x HTTP 500).")
+
+
+def test_what_follows_a_first_turn_that_failed_is_new_to_every_cache() -> None:
+    with Engine(Script(fail={0: 500, 3: 500, 6: 500})) as engine:
+        assert chat(engine, "--sessions", "1", "--repeats", "3") == 1
+    firsts = [body["messages"][0]["content"] for body in engine.asked if len(body["messages"]) == 1]
+    assert len(firsts) == 6
+    assert {first.splitlines()[0] for first in firsts} == {f"# session-0, run {salt}" for salt in (1, 2, 3)}
+
+
+def test_an_answer_of_another_shape_is_an_error_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    contents: tuple[Any, ...] = ([{"type": "text", "text": "x"}], {"text": "x"}, 7)
+    for content in contents:
+        says: list[dict[str, Any]] = [{"content": content}]
+        with Engine(Script(says=says)) as engine:
+            assert chat(engine) == 1
+        assert "6 x bad event" in capsys.readouterr().out
+
+
 def test_two_runs_send_the_same_and_the_report_says_what_a_chat_cannot(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,8 +130,11 @@ def test_a_server_that_has_seen_the_chat_is_told_apart(engine: Engine, capsys: p
     assert "the server has seen this workload" in capsys.readouterr().out
 
 
-def test_the_fixed_shapes_and_servers_that_do_not_tokenize(capsys: pytest.CaptureFixture[str]) -> None:
-    with Engine(Script(tokenizes=False, context=8192)) as engine:
+@pytest.mark.parametrize("tokenizes", [False, None])
+def test_the_fixed_shapes_and_servers_that_do_not_tokenize(
+    tokenizes: bool | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Engine(Script(tokenizes=tokenizes, context=8192)) as engine:
         assert chat(engine, "--workload", "50k-200", "--divide", "auto", "--sessions", "2", "--json") == 0
     one, two = (body["messages"][0]["content"] for body in engine.asked)
     shared = 45_000 / 8 * 2.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 from tests.bench.conftest import Engine, Script
 
 from optistack.cli.run import run
+from optistack.errors import InputError
+from optistack_bench.records import Journal
 
 FAST = ["--domain", "made", "--think-limit", "0", "--turns", "2", "--sessions", "4", "--warmup", "0"]
 
@@ -210,10 +213,30 @@ def test_nobody_and_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert "cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["requests.jsonl", "result.json"])
+def test_what_another_run_left_is_not_touched(
+    name: str, engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text("kept")
+    for url in (engine.url, "http://127.0.0.1:1"):
+        assert run(["bench", "--endpoint", url, *FAST, "--out", str(tmp_path)]) == 2
+        assert f"holds a result already: {name}" in capsys.readouterr().err
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [(name, "kept")]
+    assert engine.asked == []
+
+
+def test_requests_are_never_written_over_others(tmp_path: Path) -> None:
+    (tmp_path / "requests.jsonl").write_text("kept")
+    with pytest.raises(InputError, match="is there already"):
+        Journal(tmp_path / "requests.jsonl")
+    assert (tmp_path / "requests.jsonl").read_text() == "kept"
+
+
 def test_text_needs_a_server_that_tokenizes(capsys: pytest.CaptureFixture[str]) -> None:
-    with Engine(Script(tokenizes=False)) as engine:
-        assert run(["bench", "--endpoint", engine.url]) == 2
-    assert "--domain made" in capsys.readouterr().err
+    for tokenizes in (False, None):
+        with Engine(Script(tokenizes=tokenizes)) as engine:
+            assert run(["bench", "--endpoint", engine.url]) == 2
+        assert "--domain made" in capsys.readouterr().err
 
 
 def test_figures_are_split_by_domain(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,6 +244,16 @@ def test_figures_are_split_by_domain(engine: Engine, capsys: pytest.CaptureFixtu
     assert run(["bench", "--endpoint", engine.url, *words]) == 0
     (point,) = json.loads(capsys.readouterr().out)["points"]
     assert set(point["repeats"][0]["by_domain"]) == {"code", "prose"}
+
+
+def test_metrics_that_hang_hold_nobody(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("optistack_bench.measure.METRICS_TIMEOUT_S", 0.2)
+    began_s = time.perf_counter()
+    with Engine(Script(metrics_s=8)) as engine:
+        assert bench(engine, "--repeats", "1", "--json") == 0
+    assert time.perf_counter() - began_s < 6
+    (point,) = json.loads(capsys.readouterr().out)["points"]
+    assert (point["repeats"][0]["figures"]["requests"], point["repeats"][0]["counters"]) == (8, {})
 
 
 def test_prefill_only_asks_for_one_token(engine: Engine) -> None:
@@ -314,6 +347,9 @@ def test_results_measured_apart_share_a_picture(
 ) -> None:
     for name in ("plain", "all-on"):
         assert bench(engine, "--repeats", "1", "--out", str(tmp_path / name)) == 0
+    capsys.readouterr()
+    assert run(["bench", "show", str(tmp_path / "plain"), "--out", str(tmp_path / "drawn")]) == 0
+    assert sorted(one.name for one in (tmp_path / "drawn").iterdir()) == ["pareto.png", "report.html"]
     capsys.readouterr()
     places = [str(tmp_path / "plain"), str(tmp_path / "all-on" / "result.json")]
     assert run(["bench", "show", *places, "--pictures", "--out", str(tmp_path / "both"), "--json"]) == 0

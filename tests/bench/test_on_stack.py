@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,9 +21,11 @@ from optistack.cli.options import Choice
 from optistack.engines.progress import SILENT
 from optistack.errors import EngineStartError, InputError, PlanRefusedError
 from optistack_bench import on_stack
-from optistack_bench.load import Loop, server_of
+from optistack_bench.client import Answer
+from optistack_bench.load import Loop, Player, server_of
 from optistack_bench.result import Result, load_result
 from optistack_bench.settings import Settings
+from optistack_bench.workload import Session, Turn, Workload
 
 SETTINGS = Settings(domains=("made",), sessions=2, turns=1, repeats=2, warmup=0, think_limit_s=0)
 
@@ -149,18 +153,58 @@ def test_an_engine_that_dies_is_taken_down_and_the_rest_is_not_started(monkeypat
     assert (result.state, result.exit_code) == ("partial", 1)
 
 
-def test_replicas_without_a_router_share_the_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_without_a_router_share_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine({(): Script(), BOTH: Script()}, replicas=2)
     monkeypatch.setattr(f"{__name__}.SETTINGS", dataclasses.replace(SETTINGS, sessions=4, turns=2, warmup=1))
     result = measure(machine, monkeypatch)
     assert result.exit_code == 0
-    assert [set(names) for names in machine.sessions[:2]] == [{"session-0", "session-3"}, {"session-1", "session-2"}]
-    point = result.points[0]
-    assert (point.server.gpus, point.server.planned_kv_tokens) == (2, 2000)
-    assert "2 replicas without a router: sessions take turns" in " ".join(point.workload.rules)
-    figures = point.repeats[0].figures
-    assert figures["requests"] == 8
-    assert figures["hit_rate_usage"] == figures["hit_rate_engine"], "the counters of both are read"
+    assert all(names for names in machine.sessions)
+    one, two = result.points[:2]
+    assert (one.server.gpus, one.server.planned_kv_tokens) == (2, 2000)
+    assert "2 replicas without a router: users, and sessions of an open loop, take turns" in " ".join(
+        one.workload.rules
+    )
+    for point in (one, two):
+        figures = point.repeats[0].figures
+        assert figures["requests"] == 8
+        assert figures["hit_rate_usage"] == figures["hit_rate_engine"], "the counters of both are read"
+
+
+class Replica:
+    """Stands in for a client: an answer takes ``answer_s``; ``most`` is how many requests it had at once."""
+
+    def __init__(self, answer_s: float) -> None:
+        self.url, self.answer_s = "", answer_s
+        self.flying = self.most = 0
+        self.sessions: list[str] = []
+
+    async def ask(self, prompt: bytes, *, max_tokens: int, session: str) -> Answer:
+        self.sessions.append(session)
+        self.flying += 1
+        self.most = max(self.most, self.flying)
+        sent_s = perf_counter()
+        await asyncio.sleep(self.answer_s)
+        self.flying -= 1
+        return Answer(sent_s, perf_counter(), chunks_s=[perf_counter()])
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("users", [2, 4])
+def test_a_user_of_a_closed_loop_stays_on_a_replica(users: int) -> None:
+    async def alive(url: str) -> str:
+        return ""
+
+    replicas = [Replica(0.001), Replica(0.02)]
+    turns = (Turn((), 1), Turn((), 1))
+    workload = Workload("w", tuple(Session(f"session-{at}", "code", turns) for at in range(12)), ())
+    clients: Any = replicas
+    player = Player(clients, Loop(users=users), seed=0, on_record=lambda record: None, alive=alive)
+    assert len(asyncio.run(player.play(workload)).records) == 24
+    assert [one.most for one in replicas] == [users // 2, users // 2]
+    fast, slow = (set(one.sessions) for one in replicas)
+    assert not fast & slow and len(fast) > len(slow), "the faster one is not held up by the other"
 
 
 def test_a_replica_that_dies_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

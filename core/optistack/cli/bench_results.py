@@ -43,7 +43,7 @@ def show(
     ] = None,
     pictures: Annotated[bool, typer.Option("--pictures", help="Draw pareto.png and report.html anew.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Where the pictures go; several results need it.")
+        Path | None, typer.Option("--out", metavar="DIR", help="Draw the pictures there; several results need it.")
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -52,7 +52,7 @@ def show(
     from optistack_bench.run import check_installed
 
     loaded = load_result(results[0]) if len(results) == 1 else _joined(results)
-    if pictures:
+    if pictures or out is not None:
         check_installed("matplotlib")
         write_pictures(loaded, out or _folder_of(results), min_tps_user)
     print_result(loaded, json, min_tps_user, sweeps=True)

@@ -126,8 +126,13 @@ def _folder(out: Path | None) -> Iterator[Path | None]:
         return
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is no folder.", fix="Name a folder; it is made.")
-    if (out / "result.json").exists():
-        raise InputError(f"--out {out} holds a result already.", fix="Name another folder, or remove it.")
+    from optistack_bench.result import JOURNAL_FILE, RESULT_FILE
+
+    for name in (RESULT_FILE, JOURNAL_FILE):
+        if (out / name).exists():
+            raise InputError(
+                f"--out {out} holds a result already: {name}.", fix="Name another folder, or move the file away."
+            )
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
     try:
         out.mkdir(parents=True, exist_ok=True)
