@@ -14,6 +14,9 @@ from optistack.verify.metrics import Metrics, parse_metrics
 if TYPE_CHECKING:
     import httpx
 
+FACTS_TIMEOUT_S = 30.0
+"""For what an engine says of itself, which takes no forward pass; a busy API server may take seconds."""
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -81,14 +84,7 @@ class Endpoint:
 
     def get_json(self, path: str) -> dict[str, Any] | None:
         """The JSON object at ``path``; ``None`` when the engine has no such route."""
-        response = self.request("GET", path)
-        if response.status_code != 200:
-            return None
-        try:
-            body = response.json()
-        except ValueError:
-            return None
-        return body if isinstance(body, dict) else None
+        return _object(self.request("GET", path, timeout=FACTS_TIMEOUT_S))
 
     def metrics(self) -> Metrics:
         """The metrics page, empty when there is none or what is there are no metrics."""
@@ -100,11 +96,19 @@ class Endpoint:
 
     def model(self) -> str:
         """The first served model's name. Raises CheckFailedError when the engine lists none."""
-        models = (self.get_json("/v1/models") or {}).get("data") or []
+        response = self.request("GET", "/v1/models", timeout=FACTS_TIMEOUT_S)
+        if response.status_code in (401, 403):
+            fix = "Put the key into OPTISTACK_API_KEY."
+            raise CheckFailedError(f"{self.url} asks for a key, or for another one ({response.status_code}).", fix=fix)
+        models = (_object(response) or {}).get("data") or []
         try:
             return str(models[0]["id"])
         except (LookupError, TypeError) as error:
-            raise CheckFailedError(f"{self.url}/v1/models lists no model.") from error
+            bare = self.url.removesuffix("/v1")
+            fix = f"Give {bare}." if bare != self.url else "Is this the engine's own address, and is it an engine's?"
+            raise CheckFailedError(
+                f"{self.url}/v1/models lists no model (status {response.status_code}).", fix=fix
+            ) from error
 
     def complete(
         self,
@@ -132,6 +136,14 @@ class Endpoint:
         if response.status_code != 200:
             raise CheckFailedError(f"{self.url} answered {response.status_code} to a completion: {response.text[:300]}")
         return _completion(response, self.url)
+
+
+def _object(response: httpx.Response) -> dict[str, Any] | None:
+    try:
+        body = response.json() if response.status_code == 200 else None
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None
 
 
 def _completion(response: httpx.Response, url: str) -> Completion:
