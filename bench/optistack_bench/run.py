@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import optistack
 from optistack.apply.termination import termination_raises
-from optistack.errors import InputError, OptistackError
+from optistack.errors import OptistackError
 from optistack_bench.load import Loop
 from optistack_bench.result import JOURNAL_FILE, RESULT_FILE, Point, Result, save_result
 from optistack_bench.settings import Settings
@@ -19,19 +19,6 @@ from optistack_bench.settings import Settings
 if TYPE_CHECKING:
     from optistack.engines.progress import Progress
     from optistack_bench.target import Target
-
-NEEDED = ("httptools",)
-
-
-def check_installed(*names: str) -> None:
-    """Raise InputError when the libraries of the extra are missing."""
-    from importlib.util import find_spec
-
-    missing = [name for name in (*NEEDED, *names) if find_spec(name) is None]
-    if missing:
-        raise InputError(
-            f"The benchmark needs {', '.join(missing)}.", fix="In a clone of optistack, run: pip install '.[bench]'"
-        )
 
 
 class Run:

@@ -13,6 +13,8 @@ from optistack.cli.commands import HELP
 if TYPE_CHECKING:
     from optistack_bench.result import Result
 
+MOST_USERS = 10_000
+
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
 app.command(name="compare")(bench_results.compare)
 app.command(name="show")(bench_results.show)
@@ -23,7 +25,9 @@ app.command(name="show")(bench_results.show)
 def bench(
     context: typer.Context,
     given: Given,
-    users: Annotated[int, typer.Option("--users", min=1, help="Closed loop: so many sessions at once.")] = 1,
+    users: Annotated[
+        int, typer.Option("--users", min=1, max=MOST_USERS, help="Closed loop: so many sessions at once.")
+    ] = 1,
     rate: Annotated[
         str | None, typer.Option("--rate", metavar="R", help="Open loop: sessions a second, or `recorded`.")
     ] = None,
@@ -58,7 +62,7 @@ def sweep(
     With --out, pareto.png and report.html are written beside the figures. Names the knee of each curve, and the best
     throughput at --min-tps-user.
     """
-    from optistack_bench.run import check_installed
+    from optistack_bench.installed import check_installed
 
     users = _numbers(concurrency)
     if given.out is not None:
@@ -74,8 +78,10 @@ def _numbers(text: str) -> list[int]:
     from optistack.errors import InputError
 
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and 0 < int(word) <= 100_000 for word in words):
-        raise InputError(f"--concurrency {text} is no list of numbers.", fix="Give it like 1,2,4,8.")
+    if not all(word.isdecimal() and 0 < int(word) <= MOST_USERS for word in words):
+        raise InputError(
+            f"--concurrency {text} is no list of numbers from 1 to {MOST_USERS:,}.", fix="Give it like 1,2,4,8."
+        )
     return list(dict.fromkeys(map(int, words)))
 
 

@@ -41,15 +41,17 @@ Workload = Annotated[
 Trace = Annotated[
     Path | None, typer.Option("--trace", metavar="FILE", help="Recorded sessions or Mooncake's (.jsonl, .jsonl.gz).")
 ]
-Sessions = Annotated[int | None, typer.Option("--sessions", min=1, help="Sessions to play; two a user unless given.")]
-Turns = Annotated[int | None, typer.Option("--turns", min=1, help="The first turns of each session only.")]
+Sessions = Annotated[
+    int | None, typer.Option("--sessions", min=1, max=1_000_000, help="Sessions to play; two a user unless given.")
+]
+Turns = Annotated[int | None, typer.Option("--turns", min=1, max=1000, help="The first turns of each session only.")]
 Domain = Annotated[list[str] | None, typer.Option("--domain", metavar="NAME", help="code, prose or made. Repeatable.")]
 Divide = Annotated[
     str | None, typer.Option("--divide", metavar="N", help="Divide every count of tokens: a power of two, or auto.")
 ]
 ThinkLimit = Annotated[float, typer.Option("--think-limit", min=0, help="Seconds to which pauses are cut.")]
 Repeats = Annotated[int, typer.Option("--repeats", min=1, max=100, help="Repeats, for intervals.")]
-Warmup = Annotated[int, typer.Option("--warmup", min=0, help="Requests of each user before anything counts.")]
+Warmup = Annotated[int, typer.Option("--warmup", min=0, max=1000, help="Requests of each user before anything counts.")]
 Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")]
 PrefillOnly = Annotated[bool, typer.Option("--prefill-only", help="Ask for one token only.")]
 Header = Annotated[str, typer.Option("--session-header", metavar="NAME", help="Header with the session's name.")]

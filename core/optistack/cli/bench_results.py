@@ -48,8 +48,8 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Show a result again, or several on the same axes; --pictures draws without measuring."""
+    from optistack_bench.installed import check_installed
     from optistack_bench.result import load_result
-    from optistack_bench.run import check_installed
 
     loaded = load_result(results[0]) if len(results) == 1 else _joined(results)
     if pictures or out is not None:

@@ -52,21 +52,21 @@ def measure(given: Given, users: Sequence[int], rate: str | None = None) -> Resu
 def settings_of(given: Given) -> Settings:
     """The options of a command as ``Settings``. Raises InputError for what does not go together."""
     from optistack.errors import InputError
-    from optistack_bench.run import check_installed
+    from optistack_bench.installed import check_installed
 
     check_installed()
     from optistack_bench.settings import Settings
 
     divide = given.divide
-    if divide is not None and divide != "auto" and not divide.isdecimal():
-        raise InputError(f"--divide {divide} is no number.", fix="Give a power of two, or auto.")
+    if divide is not None and divide != "auto" and not (divide.isdecimal() and int(divide)):
+        raise InputError(f"--divide {divide} is no power of two.", fix="Give 1, 2, 4, ..., or auto.")
     return Settings(
         workload=given.workload,
         trace=given.trace,
         sessions=given.sessions,
         turns=given.turns,
         domains=tuple(given.domain or ("code", "prose")),
-        divide=None if divide is None else 0 if divide == "auto" else max(1, int(divide)),
+        divide=None if divide is None else 0 if divide == "auto" else int(divide),
         think_limit_s=given.think_limit,
         repeats=given.repeats,
         warmup=given.warmup,
@@ -81,6 +81,9 @@ def settings_of(given: Given) -> Settings:
     )
 
 
+LEAST_RATE = 0.001
+
+
 def _rate(rate: str | None) -> float | str | None:
     from optistack.errors import InputError
 
@@ -90,8 +93,11 @@ def _rate(rate: str | None) -> float | str | None:
         value = float(rate)
     except ValueError:
         value = 0.0
-    if not 0 < value < 1e6:
-        raise InputError(f"--rate {rate} is no number of sessions a second.", fix="Give one above 0, or `recorded`.")
+    if not LEAST_RATE <= value < 1e6:
+        raise InputError(
+            f"--rate {rate} is no number of sessions a second from {LEAST_RATE} to a million.",
+            fix="Give one like 0.5, or `recorded`.",
+        )
     return value
 
 
