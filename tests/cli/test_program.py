@@ -106,7 +106,9 @@ def test_interrupted_is_130(optistack: Optistack, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("optistack.host.Host.from_environment", interrupted)
     ran = optistack("plugins")
-    assert (ran.code, ran.err) == (130, "Interrupted.\n")
+    assert (ran.code, ran.out, ran.err) == (130, "", "Interrupted.\n")
+    ran = optistack("plugins", "--json")
+    assert (ran.code, json.loads(ran.out)["error"]) == (130, "Interrupted.")
 
 
 def test_a_reader_that_goes_away_is_no_error(shell: SimpleNamespace) -> None:

@@ -80,6 +80,10 @@ def _invoke(words: list[str], debug: bool) -> int:
     except typer.Exit as done:
         return done.exit_code
     except (KeyboardInterrupt, typer.Abort):
+        from optistack.cli import screen
+
+        if "--json" in words and not screen.has_printed_json():
+            screen.print_json({"error": "Interrupted.", "fix": ""})
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
