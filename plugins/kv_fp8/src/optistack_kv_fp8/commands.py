@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,7 +36,7 @@ def calibrate(
     new_tokens: Annotated[int, typer.Option(min=1, help="Tokens that the model writes to each prompt.")] = 128,
     ranks: Annotated[int, typer.Option(min=1, help="Tensor-parallel ranks that SGLang's file is for.")] = 1,
     seed: Annotated[int, typer.Option(help="Of what the model writes.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cuda or cpu. Default: cuda where there is one.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N. Default: cuda where there is one.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Find KV scales from what the model itself writes to prose and code prompts.
@@ -53,9 +54,8 @@ def calibrate(
         raise InputError(f"{checkpoint} is no checkpoint's folder.", fix="Give a folder with a config.json.")
     check_out(folder, out)
     _need_calibration()
+    where = _device(device)
     import json as json_module
-
-    import torch
 
     from optistack_kv_fp8.calibration.prompts import read_prompts
     from optistack_kv_fp8.calibration.run import load, observe
@@ -70,7 +70,7 @@ def calibrate(
         print(f"{done} of {len(texts)} prompts", file=sys.stderr)
 
     with working_folder(folder, out) as part:  # before the model runs, which takes long
-        model, tokenizer = load(folder, device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        model, tokenizer = load(folder, where)
         seen = observe(model, tokenizer, texts, new_tokens=new_tokens, per_head=per_head, seed=seed, progress=progress)
         scale_names(files, sorted(seen.kv.layers))
         scales = {
@@ -112,6 +112,20 @@ def _report(seen: Observed, scales: dict[int, Any], method: str) -> dict[str, An
         **worst,
         "layers": layers,
     }
+
+
+def _device(text: str | None) -> str:
+    """The torch device that ``text`` names, or the best there is. InputError when this machine has no such device."""
+    import torch
+
+    if text is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    found = re.fullmatch(r"cpu|cuda(?::([0-9]+))?", text)
+    if found is None:
+        raise InputError(f"{text!r} is no device.", fix="Give cpu, cuda or cuda:N.")
+    if text != "cpu" and int(found.group(1) or 0) >= torch.cuda.device_count():
+        raise InputError(f"This machine has no device {text}.", fix="Give --device cpu.")
+    return text
 
 
 def _need_calibration() -> None:

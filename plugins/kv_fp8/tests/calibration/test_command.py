@@ -1,0 +1,41 @@
+"""What the command refuses before it loads the weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from optistack.cli.run import run
+
+
+@pytest.fixture
+def nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object) -> None:
+        pytest.fail("the model was loaded")
+
+    monkeypatch.setattr("optistack_kv_fp8.calibration.run.load", load)
+
+
+@pytest.mark.usefixtures("nothing_is_loaded")
+@pytest.mark.parametrize(
+    ("device", "says"),
+    [
+        ("foo", "'foo' is no device.\nFix: Give cpu, cuda or cuda:N."),
+        ("cuda:", "'cuda:' is no device."),
+        ("cuda", "This machine has no device cuda.\nFix: Give --device cpu."),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(
+    llama: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    device: str,
+    says: str,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert run(["kv-fp8", "calibrate", str(llama), "--out", str(tmp_path / "new"), "--device", device]) == 2
+    assert says in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
