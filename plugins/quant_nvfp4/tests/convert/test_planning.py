@@ -182,6 +182,17 @@ def test_a_calibration_that_is_not_there_is_said_to_be(tiny: Make, tmp_path: Pat
         plan(tiny("bf16"), "dense-mlp", calibration=tmp_path / name)
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_a_threshold_that_is_no_number_is_refused_first(
+    tiny: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str
+) -> None:
+    source, new = str(tiny("bf16")), tmp_path / "new"
+    for words in (["convert", source, str(new), "--scope", "linear"], ["verify", source, "--against", source]):
+        assert command(["quant-nvfp4", *words, "--min-sqnr-db", value]) == 2
+        assert f"--min-sqnr-db {value} is no number of dB" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == ["tiny-bf16"]
+
+
 def test_a_layer_without_an_input_scale_among_others_that_have_one_is_refused(tiny: Make) -> None:
     with pytest.raises(InputError, match=r"_proj and \d+ more would have no input scale"):
         plan(tiny("nvfp4"), "attention")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,6 +43,12 @@ def need_torch() -> None:
             fix="Install the extra, pip install 'optistack-quant-nvfp4[convert]', or install optistack-quant-nvfp4 "
             "beside an engine and run python -m optistack_quant_nvfp4 there.",
         )
+
+
+def check_min_sqnr_db(value: float) -> None:
+    """InputError when no measurement could be held against ``value``: NaN or infinity."""
+    if not math.isfinite(value):
+        raise InputError(f"--min-sqnr-db {value} is no number of dB.", fix="Give one like 10, or leave it out.")
 
 
 def device_named(text: str) -> object:

@@ -13,6 +13,7 @@ from optistack_quant_nvfp4.commands.app import (
     DeviceOption,
     JsonOption,
     app,
+    check_min_sqnr_db,
     checkpoint_folder,
     device_named,
     need_torch,
@@ -61,6 +62,7 @@ def convert(
 
     Stopped or killed, the same command goes on where it was. The folder appears when it is whole and read back.
     """
+    check_min_sqnr_db(min_sqnr_db)
     from optistack.cli.screen import note
     from optistack_quant_nvfp4.convert.job import Job, check_destination, left_behind
     from optistack_quant_nvfp4.convert.results import metadata_of
