@@ -22,7 +22,13 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("out", "says"), [("source/new", "is inside the checkpoint"), ("source", "exists"), ("here", "exists")]
+    ("out", "says"),
+    [
+        ("source/new", "is inside the checkpoint"),
+        ("source", "exists"),
+        ("here", "exists"),
+        ("no/such/new", "There is no folder"),
+    ],
 )
 def test_an_out_in_the_way_is_refused_first(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], out: str, says: str
@@ -34,11 +40,10 @@ def test_an_out_in_the_way_is_refused_first(
     assert {one.name for one in source.iterdir()} == {"config.json"}
 
 
-def test_a_parent_that_cannot_be_written_is_known_before_the_block(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+def test_a_folder_that_cannot_be_made_is_known_before_the_block(source: Path, tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match=r"cannot be written: .*Give an --out whose parent"),
-        working_folder(source, tmp_path / "file" / "new"),
+        working_folder(source, tmp_path / ("n" * 252)),  # with a dot before and .part behind it is too long
     ):
         pytest.fail("it began")
 

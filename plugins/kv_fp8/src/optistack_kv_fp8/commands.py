@@ -46,6 +46,7 @@ def calibrate(
     """
     if method not in METHODS:
         raise InputError(f"There is no method {method!r}.", fix=f"Use {', '.join(METHODS)}.")
+    from optistack.apply.termination import termination_raises
     from optistack.stack.references import resolve_checkpoint
     from optistack_kv_fp8.calibration.folder import check_out, working_folder
 
@@ -69,7 +70,7 @@ def calibrate(
     def progress(done: int) -> None:
         print(f"{done} of {len(texts)} prompts", file=sys.stderr)
 
-    with working_folder(folder, out) as part:  # before the model runs, which takes long
+    with termination_raises(), working_folder(folder, out) as part:  # before the model runs, which takes long
         model, tokenizer = load(folder, where)
         seen = observe(model, tokenizer, texts, new_tokens=new_tokens, per_head=per_head, seed=seed, progress=progress)
         scale_names(files, sorted(seen.kv.layers))

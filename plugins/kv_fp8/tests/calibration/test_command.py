@@ -1,7 +1,9 @@
-"""What the command refuses before it loads the weights."""
+"""What the command refuses before it loads the weights, and what it leaves when it is ended."""
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -38,4 +40,17 @@ def test_a_device_that_is_not_there_is_refused(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert run(["kv-fp8", "calibrate", str(llama), "--out", str(tmp_path / "new"), "--device", device]) == 2
     assert says in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_left_of_a_run_that_is_terminated(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load(*_: object) -> None:
+        assert [one.name for one in tmp_path.iterdir()] == [".new.part"]
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("optistack_kv_fp8.calibration.run.load", load)
+    assert run(["kv-fp8", "calibrate", str(llama), "--out", str(tmp_path / "new"), "--device", "cpu"]) == 130
+    assert "Interrupted." in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
