@@ -14,6 +14,7 @@ from optistack.cli.commands import new_app
 from optistack.errors import InputError
 
 if TYPE_CHECKING:
+    from optistack.facts.model import ModelFacts
     from optistack_kv_fp8.calibration.run import Observed
 
 app = new_app("Calibrate FP8 KV.")
@@ -47,6 +48,7 @@ def calibrate(
     if method not in METHODS:
         raise InputError(f"There is no method {method!r}.", fix=f"Use {', '.join(METHODS)}.")
     from optistack.apply.termination import termination_raises
+    from optistack.facts import load_model
     from optistack.stack.references import resolve_checkpoint
     from optistack_kv_fp8.calibration.folder import check_out, working_folder
 
@@ -66,6 +68,7 @@ def calibrate(
     with_kv_scheme(json_module.loads((folder / "config.json").read_text(encoding="utf-8")), per_head=per_head)
     files = tensor_files(folder)
     check_unscaled(files)
+    check_counts(load_model(str(folder)), new_tokens=new_tokens, ranks=ranks)
 
     def progress(done: int) -> None:
         print(f"{done} of {len(texts)} prompts", file=sys.stderr)
@@ -127,6 +130,24 @@ def _device(text: str | None) -> str:
     if text != "cpu" and int(found.group(1) or 0) >= torch.cuda.device_count():
         raise InputError(f"This machine has no device {text}.", fix="Give --device cpu.")
     return text
+
+
+def check_counts(model: ModelFacts, *, new_tokens: int, ranks: int) -> None:
+    """InputError when ``model`` has no context for ``new_tokens`` and a prompt, or fewer query heads than ``ranks``.
+
+    KV heads are no bound: engines give a copy of one to several ranks.
+    """
+    context_tokens, heads = model.max_context_tokens, model.attention.heads
+    if 0 < context_tokens <= new_tokens:
+        raise InputError(
+            f"--new-tokens {new_tokens} leaves no room for a prompt: the model's context is {context_tokens} tokens.",
+            fix="Give a lower --new-tokens.",
+        )
+    if ranks > heads:
+        raise InputError(
+            f"--ranks {ranks} is more than the model's {heads} attention heads, and no rank is without one.",
+            fix="Give the tensor-parallel size that SGLang will run with.",
+        )
 
 
 def _need_calibration() -> None:

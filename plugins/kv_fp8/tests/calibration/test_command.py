@@ -43,6 +43,30 @@ def test_a_device_that_is_not_there_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("nothing_is_loaded")
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--new-tokens", "128"], "--new-tokens 128 leaves no room for a prompt: the model's context is 128 tokens."),
+        (["--new-tokens", "9999999999"], "leaves no room for a prompt"),
+        (["--new-tokens", "8", "--ranks", "5"], "--ranks 5 is more than the model's 4 attention heads"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["llama", "deepseek"])
+def test_more_than_the_model_has_is_refused(
+    kind: str,
+    words: list[str],
+    says: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = str(request.getfixturevalue(kind))
+    assert run(["kv-fp8", "calibrate", source, "--out", str(tmp_path / "new"), "--device", "cpu", *words]) == 2
+    assert says in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_nothing_is_left_of_a_run_that_is_terminated(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -51,6 +75,7 @@ def test_nothing_is_left_of_a_run_that_is_terminated(
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr("optistack_kv_fp8.calibration.run.load", load)
-    assert run(["kv-fp8", "calibrate", str(llama), "--out", str(tmp_path / "new"), "--device", "cpu"]) == 130
+    words = ["kv-fp8", "calibrate", str(llama), "--out", str(tmp_path / "new"), "--device", "cpu"]
+    assert run([*words, "--new-tokens", "8"]) == 130
     assert "Interrupted." in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
