@@ -11,6 +11,7 @@ import pytest
 from optistack.cli.run import run
 from optistack.errors import InputError
 from optistack_kv_fp8.calibration.folder import MARKER, working_folder
+from optistack_kv_fp8.calibration.prompts import read_prompts
 
 
 @pytest.fixture
@@ -103,3 +104,11 @@ def test_nothing_is_left_of_a_run_that_fails(source: Path, tmp_path: Path, error
         (part / "file").write_text("half")
         raise error
     assert [one.name for one in tmp_path.iterdir()] == ["source"]
+
+
+@pytest.mark.parametrize("line", ["{", '{"prompt": 1}', '{"text": "hello"}'])
+def test_a_prompt_of_another_form_is_told_which_it_must_have(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text(f"hello\n{line}\n")
+    with pytest.raises(InputError, match=r"Line 2 of .*bad\.jsonl .* Write the line as {\"prompt\": \"\.\.\.\"}"):
+        read_prompts(file)

@@ -79,3 +79,13 @@ def test_nothing_is_left_of_a_run_that_is_terminated(
     assert run([*words, "--new-tokens", "8"]) == 130
     assert "Interrupted." in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_without_a_tokenizer_is_told_what_it_lacks(
+    llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["kv-fp8", "calibrate", str(llama), "--out", str(tmp_path / "new"), "--device", "cpu"]
+    assert run([*words, "--new-tokens", "8"]) == 2
+    said = capsys.readouterr().err
+    assert f"no tokenizer that it can load in {llama}" in said and "Fix: Put the files of the model's tokenizer" in said
+    assert not list(tmp_path.iterdir())

@@ -176,6 +176,28 @@ def test_names_of_a_calibration_that_are_no_layers_are_said(
         plan(folder, "dense-mlp", calibration=file)
 
 
+@pytest.mark.parametrize("text", ["[1]", "{", "1", '{"input_amax": [1]}', "\udcff"])
+def test_a_calibration_of_another_form_is_told_which_it_must_have(tiny: Make, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "is.json"
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(InputError, match=r"is no calibration: .* Give {\"input_amax\": {\"model"):
+        plan(tiny("bf16"), "dense-mlp", calibration=file)
+
+
+def test_a_damaged_calibration_is_to_be_made_again(tiny: Make, tmp_path: Path) -> None:
+    file = tmp_path / "is.safetensors"
+    file.write_bytes(b"{")
+    with pytest.raises(InputError, match=r"Calibrate again, or as JSON: Give {\"input_amax\""):
+        plan(tiny("bf16"), "dense-mlp", calibration=file)
+
+
+def test_a_calibration_of_nothing_but_0_is_said_to_be(tiny: Make, tmp_path: Path) -> None:
+    file = tmp_path / "is.json"
+    file.write_text(json.dumps({"input_amax": {"model.layers.0.mlp.gate_proj": 0}}))
+    with pytest.raises(InputError, match=r"The largest input of model\.layers\.0\.mlp\.gate_proj is 0, which gives no"):
+        plan(tiny("bf16"), "dense-mlp", calibration=file)
+
+
 @pytest.mark.parametrize("name", ["nothing.json", "nothing.safetensors", "."])
 def test_a_calibration_that_is_not_there_is_said_to_be(tiny: Make, tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=r"There is no file .* of input scales\. Give --input-scales what"):
