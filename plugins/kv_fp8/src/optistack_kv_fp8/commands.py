@@ -155,6 +155,6 @@ def _need_calibration() -> None:
     if missing:
         raise InputError(
             f"This Python ({sys.executable}) has no {' and no '.join(missing)}, which calibration runs the model with.",
-            fix="Install the extra, pip install 'optistack-kv-fp8[calibrate]', or install optistack-kv-fp8 beside an "
-            "engine and run python -m optistack_kv_fp8 there.",
+            fix="Install the extra, pip install './plugins/kv_fp8[calibrate]' in a clone of the repository, or install "
+            "optistack-kv-fp8 beside an engine and run python -m optistack_kv_fp8 there.",
         )

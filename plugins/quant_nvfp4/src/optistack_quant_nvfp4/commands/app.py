@@ -40,8 +40,8 @@ def need_torch() -> None:
     if missing:
         raise InputError(
             f"This Python ({sys.executable}) has no {' and no '.join(missing)}, which tensors are converted with.",
-            fix="Install the extra, pip install 'optistack-quant-nvfp4[convert]', or install optistack-quant-nvfp4 "
-            "beside an engine and run python -m optistack_quant_nvfp4 there.",
+            fix="Install the extra, pip install './plugins/quant_nvfp4[convert]' in a clone of the repository, or "
+            "install optistack-quant-nvfp4 beside an engine and run python -m optistack_quant_nvfp4 there.",
         )
 
 

@@ -82,7 +82,12 @@ def convert(
     from optistack_quant_nvfp4.convert.results import recipe_of
 
     recipe = recipe_of(plan, scope, exclude or [], rest, NORMALISATION[method])
-    rows, took_s = _run(plan, job, recipe, device, workers, min_sqnr_db)
+    try:
+        rows, took_s = _run(plan, job, recipe, device, workers, min_sqnr_db)
+    except KeyboardInterrupt:
+        if job.checkpoint.is_dir():
+            note(f"The same command goes on with what {job.folder} has.")
+        raise
     _show(plan, job, {"recipe": recipe, "layers": rows, "took_s": round(took_s, 1)}, as_json=json)
 
 
