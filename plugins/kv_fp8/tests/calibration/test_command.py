@@ -87,5 +87,8 @@ def test_a_checkpoint_without_a_tokenizer_is_told_what_it_lacks(
     words = ["kv-fp8", "calibrate", str(llama), "--out", str(tmp_path / "new"), "--device", "cpu"]
     assert run([*words, "--new-tokens", "8"]) == 2
     said = capsys.readouterr().err
-    assert f"no tokenizer that it can load in {llama}" in said and "Fix: Put the files of the model's tokenizer" in said
+    assert (
+        f"cannot load a tokenizer from {llama}, which prompts need: " in said
+        and "Fix: Put the files of the model's tokenizer" in said
+    )
     assert not list(tmp_path.iterdir())

@@ -31,7 +31,7 @@ def load(folder: Path, device: str) -> tuple[Any, Any]:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise InputError(
-            f"transformers finds no tokenizer that it can load in {folder}, and prompts need one.",
+            f"transformers cannot load a tokenizer from {folder}, which prompts need: {' '.join(str(error).split())}",
             fix="Put the files of the model's tokenizer there (tokenizer.json and tokenizer_config.json, most often).",
         ) from error
     try:
