@@ -11,6 +11,7 @@ import pytest
 from optistack.cli.run import run
 from optistack.errors import InputError
 from optistack_kv_fp8.calibration.folder import MARKER, working_folder
+from optistack_kv_fp8.calibration.prompts import read_prompts
 
 
 @pytest.fixture
@@ -22,7 +23,13 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("out", "says"), [("source/new", "is inside the checkpoint"), ("source", "exists"), ("here", "exists")]
+    ("out", "says"),
+    [
+        ("source/new", "is inside the checkpoint"),
+        ("source", "exists"),
+        ("here", "exists"),
+        ("no/such/new", "There is no folder"),
+    ],
 )
 def test_an_out_in_the_way_is_refused_first(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], out: str, says: str
@@ -34,11 +41,10 @@ def test_an_out_in_the_way_is_refused_first(
     assert {one.name for one in source.iterdir()} == {"config.json"}
 
 
-def test_a_parent_that_cannot_be_written_is_known_before_the_block(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+def test_a_folder_that_cannot_be_made_is_known_before_the_block(source: Path, tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match=r"cannot be written: .*Give an --out whose parent"),
-        working_folder(source, tmp_path / "file" / "new"),
+        working_folder(source, tmp_path / ("n" * 252)),  # with a dot before and .part behind it is too long
     ):
         pytest.fail("it began")
 
@@ -98,3 +104,11 @@ def test_nothing_is_left_of_a_run_that_fails(source: Path, tmp_path: Path, error
         (part / "file").write_text("half")
         raise error
     assert [one.name for one in tmp_path.iterdir()] == ["source"]
+
+
+@pytest.mark.parametrize("line", ["{", '{"prompt": 1}', '{"text": "hello"}'])
+def test_a_prompt_of_another_form_is_told_which_it_must_have(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text(f"hello\n{line}\n")
+    with pytest.raises(InputError, match=r"Line 2 of .*bad\.jsonl .* Write the line as {\"prompt\": \"\.\.\.\"}"):
+        read_prompts(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,7 @@ from optistack.cli.commands import new_app
 from optistack.errors import InputError
 
 if TYPE_CHECKING:
+    from optistack.facts.model import ModelFacts
     from optistack_kv_fp8.calibration.run import Observed
 
 app = new_app("Calibrate FP8 KV.")
@@ -35,7 +37,7 @@ def calibrate(
     new_tokens: Annotated[int, typer.Option(min=1, help="Tokens that the model writes to each prompt.")] = 128,
     ranks: Annotated[int, typer.Option(min=1, help="Tensor-parallel ranks that SGLang's file is for.")] = 1,
     seed: Annotated[int, typer.Option(help="Of what the model writes.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cuda or cpu. Default: cuda where there is one.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N. Default: cuda where there is one.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Find KV scales from what the model itself writes to prose and code prompts.
@@ -45,6 +47,8 @@ def calibrate(
     """
     if method not in METHODS:
         raise InputError(f"There is no method {method!r}.", fix=f"Use {', '.join(METHODS)}.")
+    from optistack.apply.termination import termination_raises
+    from optistack.facts import load_model
     from optistack.stack.references import resolve_checkpoint
     from optistack_kv_fp8.calibration.folder import check_out, working_folder
 
@@ -53,9 +57,8 @@ def calibrate(
         raise InputError(f"{checkpoint} is no checkpoint's folder.", fix="Give a folder with a config.json.")
     check_out(folder, out)
     _need_calibration()
+    where = _device(device)
     import json as json_module
-
-    import torch
 
     from optistack_kv_fp8.calibration.prompts import read_prompts
     from optistack_kv_fp8.calibration.run import load, observe
@@ -65,12 +68,13 @@ def calibrate(
     with_kv_scheme(json_module.loads((folder / "config.json").read_text(encoding="utf-8")), per_head=per_head)
     files = tensor_files(folder)
     check_unscaled(files)
+    check_counts(load_model(str(folder)), new_tokens=new_tokens, ranks=ranks)
 
     def progress(done: int) -> None:
         print(f"{done} of {len(texts)} prompts", file=sys.stderr)
 
-    with working_folder(folder, out) as part:  # before the model runs, which takes long
-        model, tokenizer = load(folder, device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    with termination_raises(), working_folder(folder, out) as part:  # before the model runs, which takes long
+        model, tokenizer = load(folder, where)
         seen = observe(model, tokenizer, texts, new_tokens=new_tokens, per_head=per_head, seed=seed, progress=progress)
         scale_names(files, sorted(seen.kv.layers))
         scales = {
@@ -114,11 +118,43 @@ def _report(seen: Observed, scales: dict[int, Any], method: str) -> dict[str, An
     }
 
 
+def _device(text: str | None) -> str:
+    """The torch device that ``text`` names, or the best there is. InputError when this machine has no such device."""
+    import torch
+
+    if text is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    found = re.fullmatch(r"cpu|cuda(?::([0-9]+))?", text)
+    if found is None:
+        raise InputError(f"{text!r} is no device.", fix="Give cpu, cuda or cuda:N.")
+    if text != "cpu" and int(found.group(1) or 0) >= torch.cuda.device_count():
+        raise InputError(f"This machine has no device {text}.", fix="Give --device cpu.")
+    return text
+
+
+def check_counts(model: ModelFacts, *, new_tokens: int, ranks: int) -> None:
+    """InputError when ``model`` has no context for ``new_tokens`` and a prompt, or fewer query heads than ``ranks``.
+
+    KV heads are no bound: engines give a copy of one to several ranks.
+    """
+    context_tokens, heads = model.max_context_tokens, model.attention.heads
+    if 0 < context_tokens <= new_tokens:
+        raise InputError(
+            f"--new-tokens {new_tokens} leaves no room for a prompt: the model's context is {context_tokens} tokens.",
+            fix="Give a lower --new-tokens.",
+        )
+    if ranks > heads:
+        raise InputError(
+            f"--ranks {ranks} is more than the model's {heads} attention heads, and no rank is without one.",
+            fix="Give the tensor-parallel size that SGLang will run with.",
+        )
+
+
 def _need_calibration() -> None:
     missing = [name for name in ("torch", "transformers", "safetensors") if find_spec(name) is None]
     if missing:
         raise InputError(
             f"This Python ({sys.executable}) has no {' and no '.join(missing)}, which calibration runs the model with.",
-            fix="Install the extra, pip install 'optistack-kv-fp8[calibrate]', or install optistack-kv-fp8 beside an "
-            "engine and run python -m optistack_kv_fp8 there.",
+            fix="Install the extra, pip install './plugins/kv_fp8[calibrate]' in a clone of the repository, or install "
+            "optistack-kv-fp8 beside an engine and run python -m optistack_kv_fp8 there.",
         )

@@ -176,10 +176,43 @@ def test_names_of_a_calibration_that_are_no_layers_are_said(
         plan(folder, "dense-mlp", calibration=file)
 
 
+@pytest.mark.parametrize("text", ["[1]", "{", "1", '{"input_amax": [1]}', "\udcff"])
+def test_a_calibration_of_another_form_is_told_which_it_must_have(tiny: Make, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "is.json"
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(InputError, match=r"is no calibration: .* Give {\"input_amax\": {\"model"):
+        plan(tiny("bf16"), "dense-mlp", calibration=file)
+
+
+def test_a_damaged_calibration_is_to_be_made_again(tiny: Make, tmp_path: Path) -> None:
+    file = tmp_path / "is.safetensors"
+    file.write_bytes(b"{")
+    with pytest.raises(InputError, match=r"Calibrate again, or as JSON: Give {\"input_amax\""):
+        plan(tiny("bf16"), "dense-mlp", calibration=file)
+
+
+def test_a_calibration_of_nothing_but_0_is_said_to_be(tiny: Make, tmp_path: Path) -> None:
+    file = tmp_path / "is.json"
+    file.write_text(json.dumps({"input_amax": {"model.layers.0.mlp.gate_proj": 0}}))
+    with pytest.raises(InputError, match=r"The largest input of model\.layers\.0\.mlp\.gate_proj is 0, which gives no"):
+        plan(tiny("bf16"), "dense-mlp", calibration=file)
+
+
 @pytest.mark.parametrize("name", ["nothing.json", "nothing.safetensors", "."])
 def test_a_calibration_that_is_not_there_is_said_to_be(tiny: Make, tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=r"There is no file .* of input scales\. Give --input-scales what"):
         plan(tiny("bf16"), "dense-mlp", calibration=tmp_path / name)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_a_threshold_that_is_no_number_is_refused_first(
+    tiny: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str
+) -> None:
+    source, new = str(tiny("bf16")), tmp_path / "new"
+    for words in (["convert", source, str(new), "--scope", "linear"], ["verify", source, "--against", source]):
+        assert command(["quant-nvfp4", *words, "--min-sqnr-db", value]) == 2
+        assert f"--min-sqnr-db {value} is no number of dB" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == ["tiny-bf16"]
 
 
 def test_a_layer_without_an_input_scale_among_others_that_have_one_is_refused(tiny: Make) -> None:

@@ -16,11 +16,13 @@ MARKER = ".optistack-calibration"
 
 
 def check_out(source: Path, out: Path) -> None:
-    """InputError when ``out`` exists, or is inside ``source``."""
+    """InputError when ``out`` exists, is inside ``source``, or has no folder to be in."""
     if out.exists() or out.is_symlink():
         raise InputError(f"{out} exists.", fix="Give another --out, or remove it.")
     if out.resolve().is_relative_to(source.resolve()):
         raise InputError(f"{out} is inside the checkpoint.", fix="Give an --out outside of it.")
+    if not out.parent.is_dir():
+        raise InputError(f"There is no folder {out.parent} for {out.name}.", fix="Create it first.")
 
 
 @contextmanager
@@ -28,13 +30,12 @@ def working_folder(source: Path, out: Path) -> Iterator[Path]:
     """A folder beside ``out``, ``.NAME.part``, with nothing but :data:`MARKER` in it, which gets the name ``out`` when
     the block ends without an error and is deleted otherwise. What a killed run left in it is cleared.
 
-    InputError when ``out`` cannot be (:func:`check_out`), when its parent cannot be made or written, when what has the
+    InputError when ``out`` cannot be (:func:`check_out`), when its parent cannot be written, when what has the
     folder's name is not a calibration's, and when another process has the folder.
     """
     check_out(source, out)
     part = out.with_name(f".{out.name}.part")
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
         if part.is_symlink() or (part.exists() and not part.is_dir()):
             raise _not_ours(part)
         part.mkdir(exist_ok=True)

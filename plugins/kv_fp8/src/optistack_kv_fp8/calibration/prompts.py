@@ -28,6 +28,8 @@ CODE = (
     "Write a TypeScript type that makes every field of another type optional, deeply.",
 )
 
+_FORM = 'Write the line as {"prompt": "..."}; one that does not begin with { is a prompt itself.'
+
 
 def read_prompts(path: Path | None) -> list[str]:
     """The built-in prompts, or those of a file: JSON lines with ``prompt``, or a prompt a line. InputError if none."""
@@ -49,7 +51,7 @@ def _prompt(path: Path, number: int, line: str) -> str:
     try:
         prompt = json.loads(line).get("prompt")
     except ValueError as error:
-        raise InputError(f"Line {number} of {path} is no JSON: {error}.") from error
+        raise InputError(f"Line {number} of {path} is no JSON: {error}.", fix=_FORM) from error
     if not isinstance(prompt, str) or not prompt:
-        raise InputError(f"Line {number} of {path} has no text in `prompt`.")
+        raise InputError(f"Line {number} of {path} has no text in `prompt`.", fix=_FORM)
     return prompt

@@ -25,13 +25,22 @@ class Observed:
 
 def load(folder: Path, device: str) -> tuple[Any, Any]:
     """Model and tokenizer of ``folder``, in the checkpoint's dtype. InputError when transformers cannot load them."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, __version__
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise InputError(
+            f"transformers cannot load a tokenizer from {folder}, which prompts need: {' '.join(str(error).split())}",
+            fix="Put the files of the model's tokenizer there (tokenizer.json and tokenizer_config.json, most often).",
+        ) from error
+    try:
         model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="auto")
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise InputError(f"transformers cannot load {folder}: {str(error).splitlines()[0]}") from error
+        raise InputError(
+            f"transformers cannot load {folder}: {' '.join(str(error).split())}",
+            fix=f"Give a whole checkpoint of a model that transformers {__version__} knows.",
+        ) from error
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")  # one expert at a time, so that each one's input is seen
     return model.to(device).eval(), tokenizer

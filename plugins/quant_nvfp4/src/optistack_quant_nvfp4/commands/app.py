@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,9 +40,15 @@ def need_torch() -> None:
     if missing:
         raise InputError(
             f"This Python ({sys.executable}) has no {' and no '.join(missing)}, which tensors are converted with.",
-            fix="Install the extra, pip install 'optistack-quant-nvfp4[convert]', or install optistack-quant-nvfp4 "
-            "beside an engine and run python -m optistack_quant_nvfp4 there.",
+            fix="Install the extra, pip install './plugins/quant_nvfp4[convert]' in a clone of the repository, or "
+            "install optistack-quant-nvfp4 beside an engine and run python -m optistack_quant_nvfp4 there.",
         )
+
+
+def check_min_sqnr_db(value: float) -> None:
+    """InputError when no measurement could be held against ``value``: NaN or infinity."""
+    if not math.isfinite(value):
+        raise InputError(f"--min-sqnr-db {value} is no number of dB.", fix="Give one like 10, or leave it out.")
 
 
 def device_named(text: str) -> object:

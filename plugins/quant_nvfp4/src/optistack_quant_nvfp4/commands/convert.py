@@ -13,6 +13,7 @@ from optistack_quant_nvfp4.commands.app import (
     DeviceOption,
     JsonOption,
     app,
+    check_min_sqnr_db,
     checkpoint_folder,
     device_named,
     need_torch,
@@ -61,6 +62,7 @@ def convert(
 
     Stopped or killed, the same command goes on where it was. The folder appears when it is whole and read back.
     """
+    check_min_sqnr_db(min_sqnr_db)
     from optistack.cli.screen import note
     from optistack_quant_nvfp4.convert.job import Job, check_destination, left_behind
     from optistack_quant_nvfp4.convert.results import metadata_of
@@ -80,7 +82,12 @@ def convert(
     from optistack_quant_nvfp4.convert.results import recipe_of
 
     recipe = recipe_of(plan, scope, exclude or [], rest, NORMALISATION[method])
-    rows, took_s = _run(plan, job, recipe, device, workers, min_sqnr_db)
+    try:
+        rows, took_s = _run(plan, job, recipe, device, workers, min_sqnr_db)
+    except KeyboardInterrupt:
+        if job.checkpoint.is_dir():
+            note(f"The same command goes on with what {job.folder} has.")
+        raise
     _show(plan, job, {"recipe": recipe, "layers": rows, "took_s": round(took_s, 1)}, as_json=json)
 
 

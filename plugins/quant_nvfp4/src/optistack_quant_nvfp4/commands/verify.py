@@ -11,6 +11,7 @@ from optistack_quant_nvfp4.commands.app import (
     DeviceOption,
     JsonOption,
     app,
+    check_min_sqnr_db,
     checkpoint_folder,
     device_named,
     need_torch,
@@ -28,6 +29,7 @@ def verify(
     json: JsonOption = False,
 ) -> None:
     """Read a converted checkpoint back and compare every tensor with the source's. Exit code 1 where one is wrong."""
+    check_min_sqnr_db(min_sqnr_db)
     need_torch()
     from optistack.cli.screen import ScreenProgress, note, print_json, show
     from optistack.errors import CheckFailedError, InputError

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from optistack.errors import InputError, nearest
-from optistack.facts.configuration import read_json
 from optistack_quant_nvfp4.convert.checkpoint import Checkpoint
 from optistack_quant_nvfp4.convert.layer import Layer
 from optistack_quant_nvfp4.convert.scope import fused_with, kind_of
@@ -28,6 +27,8 @@ STORED = "the source's own FP8 input scale"
 SAME_INPUT = "routed experts of the block, which see the same input"
 STAND_IN = "stand-in: the block's routed experts at the same place, whose inputs are their own"
 UNSEEN = "stand-in: the block's other experts at the same place, for the calibration did not reach this one"
+
+_FORM = 'Give {"input_amax": {"model.layers.0.mlp.gate_proj": 12.5, ...}}.'
 
 
 class InputScale(NamedTuple):
@@ -72,20 +73,26 @@ def unknown_names(checkpoint: Checkpoint, calibration: Mapping[str, float]) -> s
 
 
 def _json(file: Path) -> dict[str, float]:
-    data = read_json(file)
-    inner = data.get("input_amax")
+    try:
+        data = json.loads(file.read_bytes())
+    except ValueError as error:  # no JSON, or no text
+        raise InputError(f"{file} is no calibration: it is not JSON ({error}).", fix=_FORM) from None
+    inner = data.get("input_amax") if isinstance(data, dict) else None
     entries = inner if isinstance(inner, dict) else data
-    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in entries.values()):
-        raise InputError(
-            f"{file} is no calibration: it does not map module names to numbers.",
-            fix='Give {"input_amax": {"model.layers.0.mlp.gate_proj": 12.5, ...}}.',
-        )
+    if not isinstance(entries, dict) or not all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in entries.values()
+    ):
+        raise InputError(f"{file} is no calibration: it does not map module names to numbers.", fix=_FORM)
     return {name: float(value) for name, value in entries.items()}
 
 
 def _tensors(file: Path) -> dict[str, float]:
+    try:
+        places = places_in(file)
+    except InputError as error:
+        raise InputError(error.message, fix=f"Calibrate again, or as JSON: {_FORM}") from None
     with Reader([file]) as reader:
-        return {name.removesuffix(".input_amax"): read_scalar(reader, place) for name, place in places_in(file).items()}
+        return {name.removesuffix(".input_amax"): read_scalar(reader, place) for name, place in places.items()}
 
 
 def read_scalar(reader: Reader, place: Place) -> float:
@@ -127,6 +134,14 @@ def input_scales(
         else:
             result[name] = found
     if missing and (result or kept or calibration is not None):
+        zero = [name for name in missing if name in known]
+        if zero:
+            more = f" and {len(zero) - 1} more" if len(zero) > 1 else ""
+            raise InputError(
+                f"The largest input of {zero[0]}{more} is 0, which gives no input scale.",
+                fix="Calibrate with prompts that reach it, leave it out with --exclude, or convert weights alone with "
+                "--weight-only.",
+            )
         why = "Some layers have input scales" if result else "The calibration names no layer of the scope"
         why = "The checkpoint's NVFP4 layers have input scales" if kept else why
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

@@ -116,6 +116,7 @@ def test_a_mistyped_option_and_a_damaged_record_cost_none_of_what_is_done(
     with monkeypatch.context() as broken:
         broken.setattr(Job, "publish", lambda job: (_ for _ in ()).throw(KeyboardInterrupt))
         assert run(words) != 0
+    assert f"The same command goes on with what {left} has." in capsys.readouterr().err
     record = next((left / "done").iterdir())
     assert run([*words, "--device", "gpu"]) == 2
     assert "'gpu' is no device" in capsys.readouterr().err
