@@ -46,7 +46,7 @@ FIRST = {"kimi-slice": 20_000, "smollm2": 1000}
 GROWTH = {"kimi-slice": 16_000, "smollm2": 500}
 TURNS = 6
 FILL_TOKENS = {"kimi-slice": 400_000, "smollm2": 40_000}
-"""More than the device's KV of runs.py holds."""
+"""More than the device's KV of the lists in benchmarks/configurations holds."""
 
 
 class Engine:
