@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engine_torch import engine_python
 
-from optistack.engines.environment import installed_engines
 from optistack_hicache.storage.folder import open_folder
 from optistack_hicache.storage.scan import scan
 from optistack_hicache.storage.verify import Damage, verify
@@ -22,11 +22,7 @@ DRIVERS = Path(__file__).parent / "engine_storage"
 
 
 def drive(driver: str, engine_name: str, folder: Path) -> dict[str, Any]:
-    engine = next((one for one in installed_engines() if one.name == engine_name), None)
-    if engine is None:
-        missing = f"{engine_name} is not installed: run `optistack engine install {engine_name}`"
-        (pytest.fail if os.environ.get("OPTISTACK_REQUIRE_ENGINES") == "1" else pytest.skip)(missing)
-    command = [str(engine.python), str(DRIVERS / driver), str(folder)]
+    command = [str(engine_python(engine_name)), str(DRIVERS / driver), str(folder)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

