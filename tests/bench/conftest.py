@@ -9,9 +9,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from optistack.cli.run import run
 
 METRICS = """# TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{{engine="0"}} {running}
@@ -207,3 +210,15 @@ def _rendered(messages: list[dict[str, Any]]) -> list[int]:
 def engine() -> Iterator[Engine]:
     with Engine(Script()) as running:
         yield running
+
+
+FAST = ["--domain", "made", "--think-limit", "0", "--turns", "2", "--sessions", "4", "--warmup", "0"]
+
+
+def bench(engine: Engine, *words: str) -> int:
+    return run(["bench", *words, "--endpoint", engine.url, *FAST])
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return loaded
