@@ -224,12 +224,12 @@ def _sglang_score(endpoint: Endpoint, generation: Generation) -> list[Scored]:
         input_ids=[*generation.prompt_ids, *generation.output_ids],
         max_new_tokens=1,
         return_logprob=True,
-        logprob_start_len=len(generation.prompt_ids) - 1,
+        # From the very first token: SGLang reads from the cache what lies before the start.
+        logprob_start_len=0,
         top_logprobs_num=1,
     )["meta_info"]
-    # The entry at the start position itself has no logprob: nothing before it was scored.
-    emitted = (meta.get("input_token_logprobs") or [])[1:]
-    top = (meta.get("input_top_logprobs") or [])[1:]
+    emitted = (meta.get("input_token_logprobs") or [])[len(generation.prompt_ids) :]
+    top = (meta.get("input_top_logprobs") or [])[len(generation.prompt_ids) :]
     scored: list[Scored] = []
     for token, (logprob, scored_id, *_), best in zip(generation.output_ids, emitted, top, strict=False):
         if scored_id == token and best:

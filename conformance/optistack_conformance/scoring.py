@@ -125,12 +125,12 @@ class Scorer:
             [*prompt, *output],
             {"temperature": 0.0, "max_new_tokens": 1},
             return_logprob=True,
-            logprob_start_len=len(prompt) - 1,
+            # From the very first token: SGLang reads from the cache what lies before the start.
+            logprob_start_len=0,
             top_logprobs_num=top,
         )
-        # The entry at the start position itself has no logprob: nothing before it was scored.
-        emitted = (meta.get("input_token_logprobs") or [])[1:]
-        tops = (meta.get("input_top_logprobs") or [])[1:]
+        emitted = (meta.get("input_token_logprobs") or [])[len(prompt) :]
+        tops = (meta.get("input_top_logprobs") or [])[len(prompt) :]
         return [
             Position(token, float(entry[0]), tuple((int(one[1]), float(one[0])) for one in best))
             for token, entry, best in zip(output, emitted, tops, strict=False)

@@ -145,8 +145,8 @@ class TestSglang:
         "text": "",
         "output_ids": [1],
         "meta_info": {
-            "input_token_logprobs": [[None, 5, None], [-0.5, 7, None], [-1.5, 8, None]],
-            "input_top_logprobs": [None, [[-0.5, 7, None]], [[-1.0, 9, None]]],
+            "input_token_logprobs": [[None, 4, None], [-2.0, 5, None], [-0.5, 7, None], [-1.5, 8, None]],
+            "input_top_logprobs": [None, [[-1.0, 6, None]], [[-0.5, 7, None]], [[-1.0, 9, None]]],
         },
     }
 
@@ -158,7 +158,7 @@ class TestSglang:
         assert (verdict.worst.emitted, verdict.worst.best, verdict.worst.margin_nat) == (8, 9, 0.5)
         posted = [body for path, body in engine.asked if path == "/generate"]
         assert posted[2]["input_ids"] == [4, 5, 7, 8]
-        assert posted[2]["logprob_start_len"] == 1
+        assert posted[2]["logprob_start_len"] == 0, "what lies before the start would be read from the cache"
 
     def test_an_engine_that_refuses_logprobs_answers_and_is_not_scored(self) -> None:
         engine = Scripted(generate=[self.ANSWER, httpx.Response(400, text="no return_logprob")]).endpoint()
