@@ -23,6 +23,7 @@ from optistack_conformance import margin
 from optistack_conformance.client import Client
 from optistack_conformance.engine import EngineInfo, read_engine
 from optistack_conformance.margin import MarginVerdict, NotScoredError
+from optistack_conformance.outcomes import InconclusiveError
 from optistack_conformance.scoring import Scorer
 from optistack_conformance.sequences import Measured, Run, counted, fresh_prompts, measure, scored_tokens
 
@@ -83,13 +84,15 @@ class Bench:
 def bench_case(
     case_id: str, *, tier: int, summary: str, asked: str, work: Callable[[Bench], Answer]
 ) -> ConformanceCase:
-    """``work`` as a case. An engine that cannot score is unproven, one that answers with an error fails."""
+    """``work`` as a case. An engine that cannot score or count is unproven, one that answers with an error fails."""
 
     def run(endpoint: Endpoint) -> CheckResult:
         try:
             answer = work(Bench.at(endpoint))
         except NotScoredError as error:
             answer = Answer(Status.UNPROVEN, "no scores", why=str(error))
+        except InconclusiveError as error:
+            answer = Answer(Status.UNPROVEN, "nothing", why=str(error))
         except CheckFailedError as error:
             answer = Answer(Status.FAIL, "an error", why=str(error))
         return CheckResult(

@@ -81,12 +81,13 @@ def sessions(scorer: Scorer, *, number: int, page_tokens: int, seed: str) -> lis
 
 
 def branches(scorer: Scorer, *, number: int, page_tokens: int, seed: str) -> list[tuple[int, ...]]:
-    """Prompts that begin alike, as sessions under one system prompt do: a page that all share, one of each its own,
-    and another that all share. The third page's KV differs although its tokens and the first page's do not."""
+    """Prompts that begin alike, as sessions under one system prompt do: two pages that all share (of a single one some
+    drafting methods find nothing again), one of each its own, and another that all share. The last page's KV differs
+    although its tokens and the first pages' do not."""
     page = max(page_tokens, 16)
     # The very first page is left out: with small pages other texts may begin with it.
-    ids = _ids(scorer, (number + 3) * page + 32, seed)[page:]
-    first, last, rest = ids[:page], ids[page : 2 * page], ids[2 * page :]
+    ids = _ids(scorer, (number + 4) * page + 32, seed)[page:]
+    first, last, rest = ids[: 2 * page], ids[2 * page : 3 * page], ids[3 * page :]
     tail = ids[-9:]
     return [(*first, *rest[index * page : (index + 1) * page], *last, *tail) for index in range(number)]
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from optistack_conformance.answers import read_from
+from optistack_conformance.outcomes import inconclusive
 
 if TYPE_CHECKING:
     from optistack.verify.endpoint import Endpoint
@@ -17,15 +20,21 @@ VLLM_DRAFTS = "vllm:spec_decode_num_drafts_total"
 VLLM_ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs")
 GENERATED = ("vllm:generation_tokens_total", "sglang:generation_tokens_total")
+VLLM_HITS = "vllm:prefix_cache_hits_total"
 VLLM_TIER_HITS = "vllm:external_prefix_cache_hits_total"
 SGLANG_CACHED = "sglang:cached_tokens_total"
+SETTLED_WITHIN_S = 5.0
+POLL_S = 0.1
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class EngineInfo:
     """``None`` where the server does not say. ``page_tokens`` is the unit of prefix caching; ``kv_tokens`` what fits
     on the device; ``speculative`` whether it drafts; ``device`` what it runs on (``cpu``, ``cuda``); ``metrics``
-    whether it has a metrics page, ``seeds`` whether it looks at a request's seed."""
+    whether it has a metrics page, ``seeds`` whether it looks at a request's seed; ``prefix_cache`` whether it keeps
+    prefixes; ``engines`` how many share the port (data parallel), each with a KV pool of its own."""
 
     name: str
     version: str
@@ -38,6 +47,8 @@ class EngineInfo:
     device: str | None = None
     metrics: bool = False
     seeds: bool = True
+    prefix_cache: bool | None = None
+    engines: int = 1
 
 
 def read_engine(endpoint: Endpoint) -> EngineInfo:
@@ -74,18 +85,58 @@ def generated_tokens(endpoint: Endpoint) -> float | None:
     return _first(endpoint.metrics(), GENERATED)
 
 
+@dataclass(frozen=True)
+class Counts:
+    """What a server counted so far, for whomever; None where it does not. ``drafts`` with the tokens of them that were
+    ``accepted``; ``hits``, prompt tokens that came from a cache."""
+
+    drafts: float | None = None
+    accepted: float | None = None
+    hits: float | None = None
+
+
+def read_counts(endpoint: Endpoint) -> Counts:
+    """The counts, once they stand still: engines publish them a little after an answer is out."""
+
+    def read() -> Counts:
+        metrics = endpoint.metrics()
+        return Counts(*(metrics.total(name) for name in (VLLM_DRAFTS, VLLM_ACCEPTED, VLLM_HITS)))
+
+    return _settled(read, none=Counts())
+
+
 def tier_hits(endpoint: Endpoint) -> float:
-    """Tokens that came from a tier below the device so far; 0 when the engine does not count them."""
-    metrics = endpoint.metrics()
-    lower = (metrics.total(SGLANG_CACHED, cache_source=source) for source in ("host", "storage"))
-    return (metrics.total(VLLM_TIER_HITS) or 0.0) + sum(total or 0.0 for total in lower)
+    """Tokens that came from a tier below the device so far, once the count stands still.
+
+    Raises InconclusiveError when the engine does not count them.
+    """
+
+    def read() -> float | None:
+        metrics = endpoint.metrics()
+        # SGLang's counter is not on its page before it moves; 0.5.17 names the storage's backend, too.
+        if not any(one.name == VLLM_TIER_HITS or one.name.startswith("sglang:") for one in metrics.samples):
+            return None
+        sources = ((one.labels.get("cache_source", ""), one.value) for one in metrics.find(SGLANG_CACHED))
+        lower = sum(value for source, value in sources if source.startswith(("host", "storage")))
+        return (metrics.total(VLLM_TIER_HITS) or 0.0) + lower
+
+    total = _settled(read, none=None)
+    if total is None:
+        inconclusive("the server does not count the tokens that come from a tier (SGLang: --enable-metrics)")
+    return total
 
 
-def draft_counts(endpoint: Endpoint) -> tuple[float, float] | None:
-    """Drafts proposed and draft tokens accepted so far; None when the engine does not count them."""
-    metrics = endpoint.metrics()
-    drafts, accepted = metrics.total(VLLM_DRAFTS), metrics.total(VLLM_ACCEPTED)
-    return None if drafts is None or accepted is None else (drafts, accepted)
+def _settled(read: Callable[[], T], *, none: T) -> T:
+    """What ``read`` gives twice in a row; the last one where other traffic keeps it moving, ``none`` at once."""
+    deadline = time.monotonic() + SETTLED_WITHIN_S
+    last = read()
+    while last != none and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+        now = read()
+        if now == last:
+            break
+        last = now
+    return last
 
 
 def _vllm(version: str, metrics: Metrics, common: dict[str, Any]) -> EngineInfo:
@@ -99,6 +150,8 @@ def _vllm(version: str, metrics: Metrics, common: dict[str, Any]) -> EngineInfo:
         kv_tokens=_number(tokens),
         kv_dtype=None if dtype in (None, "auto") else dtype,
         speculative=metrics.has(VLLM_DRAFTS),
+        prefix_cache={"True": True, "False": False}.get(metrics.label(VLLM_INFO, "enable_prefix_caching") or ""),
+        engines=max(1, len(metrics.find(VLLM_INFO))),
         **common,
     )
 
@@ -113,6 +166,8 @@ def _sglang(info: dict[str, Any], common: dict[str, Any]) -> EngineInfo:
         kv_dtype=None if dtype in (None, "auto") else str(dtype),
         speculative=bool(info.get("speculative_algorithm")),
         seeds=bool(info.get("enable_deterministic_inference")),
+        prefix_cache=None if info.get("disable_radix_cache") is None else not info["disable_radix_cache"],
+        engines=max(1, _number(info.get("dp_size")) or 1),
         device=None if info.get("device") is None else str(info["device"]),
         **common,
     )

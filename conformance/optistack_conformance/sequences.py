@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from optistack.errors import CheckFailedError
 from optistack_conformance import margin
 from optistack_conformance.cases import chunks, prose, sessions
-from optistack_conformance.engine import draft_counts
+from optistack_conformance.engine import generated_tokens, read_counts, read_engine
 from optistack_conformance.margin import ScoredToken
 from optistack_conformance.scoring import Decoded, Position, Scorer, as_scored
 from optistack_conformance.statistics.acceptance import Drafts
@@ -17,6 +17,7 @@ from optistack_conformance.statistics.kl import k3
 
 if TYPE_CHECKING:
     from optistack.verify.endpoint import Endpoint
+    from optistack_conformance.engine import Counts
 
 ATTEMPTS = 20
 TOKENS_A_CHUNK = 64
@@ -44,10 +45,12 @@ class Measured:
 
 @dataclass(frozen=True)
 class Run:
-    """Generations, and the drafts that they took (None: the server counts none)."""
+    """Generations, the drafts that they took, and how many tokens of their prompts came from a cache (None: the server
+    counts none)."""
 
     sequences: list[Measured]
     drafts: Drafts | None = None
+    cached_tokens: float | None = None
 
 
 class Maker(Protocol):
@@ -61,8 +64,10 @@ def fresh_prompts(
 ) -> list[tuple[int, ...]]:
     """Prompts of sessions that the server has not seen (see :func:`~optistack_conformance.cases.sessions`).
 
-    A server that ran the suite before still holds the first choice; then there is another.
+    A server that ran the suite before may still hold what it was asked then, or part of it. Where it counts the tokens
+    that it writes, this count is part of the seed, and no two runs ask the same; and what it says to hold is not taken.
     """
+    seed = f"{seed}/{generated_tokens(scorer.client) or 0:g}"
     for attempt in range(ATTEMPTS):
         prompts = make(scorer, number=number + 1, page_tokens=page_tokens or NO_PAGE_TOKENS, seed=f"{seed}/{attempt}")
         if (scorer.decode(prompts[0], 1).cached_tokens or 0) <= CHANCE_TOKENS:
@@ -109,17 +114,29 @@ def draw(
 
 
 def counted(endpoint: Endpoint, work: Callable[[], list[Measured]]) -> Run:
-    """What ``work`` generated with the drafts that it took: SGLang tells them with each answer, vLLM by counters, which
-    is right while nobody else uses the server."""
-    before = draft_counts(endpoint)
+    """What ``work`` generated, with the drafts and the cached tokens that it took: as the answers tell them (SGLang),
+    or by counters (vLLM), which is right while nobody else uses the server."""
+    before = read_counts(endpoint)
     sequences = work()
+    after = read_counts(endpoint)
+    return Run(sequences, _drafts(sequences, before, after), _cached(sequences, before, after))
+
+
+def _drafts(sequences: Sequence[Measured], before: Counts, after: Counts) -> Drafts | None:
     told = [one.decoded.drafts for one in sequences if one.decoded.drafts is not None]
     if told:
-        return Run(sequences, _sum(told))
-    after = draft_counts(endpoint)
-    if before is None or after is None or after[0] <= before[0]:
-        return Run(sequences)
-    return Run(sequences, Drafts(after[0] - before[0], after[1] - before[1]))
+        return _sum(told)
+    number, accepted = _moved(before.drafts, after.drafts), _moved(before.accepted, after.accepted)
+    return None if not number or accepted is None else Drafts(number, accepted)
+
+
+def _cached(sequences: Sequence[Measured], before: Counts, after: Counts) -> float | None:
+    told = [one.decoded.cached_tokens for one in sequences if one.decoded.cached_tokens is not None]
+    return sum(told) if told else _moved(before.hits, after.hits)
+
+
+def _moved(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else max(after - before, 0.0)
 
 
 def _sum(drafts: Sequence[Drafts]) -> Drafts | None:
@@ -128,15 +145,17 @@ def _sum(drafts: Sequence[Drafts]) -> Drafts | None:
 
 
 def evict(scorer: Scorer, capacity_tokens: int, *, seed: str) -> None:
-    """Fill a device of ``capacity_tokens`` with other prompts, so that what was served before is on it no more."""
-    length = max(256, min(2048, capacity_tokens // 8))
+    """Fill a device of ``capacity_tokens`` with other prompts, so that what was served before is on it no more. Where
+    several engines share the port, each of them, if they share the prompts evenly."""
+    engine = read_engine(scorer.client)
+    length = min(max(256, min(2048, capacity_tokens // 8)), (engine.max_tokens or 4096) - 8)
     text = scorer.token_ids(prose(f"filler/{seed}", 24))
 
     def fill(number: int) -> None:
         head = scorer.token_ids(f"Filler number {number} of {seed}:")
         scorer.decode((*head, *(text * (length // len(text) + 1)))[:length], 1)
 
-    scorer.client.parallel(fill, range(capacity_tokens // length + 2), 2)
+    scorer.client.parallel(fill, range(engine.engines * (capacity_tokens // length + 2)), 2)
 
 
 def scored_tokens(measured: Sequence[Measured]) -> list[ScoredToken]:

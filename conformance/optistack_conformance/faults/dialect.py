@@ -42,10 +42,10 @@ class Answerer:
 
     max_tokens = MAX_TOKENS
 
-    def __init__(self, fault: Fault, *, seed: int, skill: float) -> None:
+    def __init__(self, fault: Fault, *, seed: int, skill: float, device_pages: int, host_tier: bool) -> None:
         self.fault = fault
         self.counters = Counters()
-        self._model = ToyModel(fault, noise_seed=seed)
+        self._model = ToyModel(fault, noise_seed=seed, device_pages=device_pages, host_tier=host_tier)
         self._decoder = Decoder(self._model, seed, self.counters)
         self._script = Script(fault, skill)
         self._lock = threading.RLock()
@@ -56,6 +56,7 @@ class Answerer:
         with self._lock:
             return {
                 "running": self.counters.running,
+                "generated": self.counters.generated,
                 "drafts": self.counters.drafts,
                 "accepted": self.counters.accepted,
                 "tier": self._model.cache.tier_tokens,

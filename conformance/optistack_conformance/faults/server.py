@@ -15,6 +15,8 @@ from optistack_conformance.faults.payloads import BadRequestError
 
 METRICS = """# TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{{engine="0"}} {running}
+# TYPE vllm:generation_tokens counter
+vllm:generation_tokens_total{{engine="0"}} {generated}
 # TYPE vllm:spec_decode_num_drafts counter
 vllm:spec_decode_num_drafts_total{{engine="0"}} {drafts}
 # TYPE vllm:spec_decode_num_accepted_tokens counter
@@ -29,11 +31,20 @@ vllm:cache_config_info{{block_size="{page}",cache_dtype="auto",kv_cache_size_tok
 class FaultyServer:
     """A server with one ``fault`` on a free port of the loopback. Use as a context manager; ``url`` is where it is.
 
-    ``seed`` decides rounding and where faults with a rate strike; ``skill`` the share of tasks solved.
+    ``seed`` decides rounding and where faults with a rate strike; ``skill`` the share of tasks solved. The cache holds
+    ``device_pages``; what is evicted goes to a host tier, where there is one, without end.
     """
 
-    def __init__(self, fault: Fault = Fault.NONE, *, seed: int = 0, skill: float = 0.9) -> None:
-        self.answerer = Answerer(fault, seed=seed, skill=skill)
+    def __init__(
+        self,
+        fault: Fault = Fault.NONE,
+        *,
+        seed: int = 0,
+        skill: float = 0.9,
+        device_pages: int = 800,
+        host_tier: bool = True,
+    ) -> None:
+        self.answerer = Answerer(fault, seed=seed, skill=skill, device_pages=device_pages, host_tier=host_tier)
         handler = type("Handler", (_Handler,), {"answerer": self.answerer})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True

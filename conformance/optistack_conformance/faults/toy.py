@@ -68,7 +68,7 @@ class ToyModel:
     """``fault`` is what is wrong with it. ``noise_seed`` varies rounding between servers, ``batch`` is how
     many requests it works on. Not safe for threads."""
 
-    def __init__(self, fault: Fault, *, noise_seed: int, device_pages: int = 800, host_tier: bool = True) -> None:
+    def __init__(self, fault: Fault, *, noise_seed: int, device_pages: int, host_tier: bool) -> None:
         self.fault = fault
         self.cache = Cache(device_pages, host_tier)
         weights = np.random.default_rng(20_000)

@@ -6,10 +6,11 @@ import pytest
 
 from optistack_conformance.cases import Measure
 from optistack_conformance.engine import EngineInfo
-from optistack_conformance.outcomes import Outcome
+from optistack_conformance.outcomes import Outcome, inconclusive
 from optistack_conformance.selection import Selection
 from optistack_conformance.sequences import CHANCE_TOKENS, Run
 from optistack_conformance.statistics.acceptance import KEPT, judge_acceptance
+from optistack_conformance.tiers.lossless.hits import check_kept
 
 
 def test_acceptance_length_is_that_of_the_reference(greedy: Run, selection: Selection, measure: Measure) -> None:
@@ -28,11 +29,18 @@ def test_acceptance_length_is_that_of_the_reference(greedy: Run, selection: Sele
     measure.settle(verdict.outcome, text)
 
 
-def test_acceptance_length_survives_a_prefix_hit(states: dict[str, Run], measure: Measure) -> None:
+def test_acceptance_length_survives_a_prefix_hit(states: dict[str, Run], engine: EngineInfo, measure: Measure) -> None:
     """On a cached prefix drafts are accepted as on a fresh one, 0.95 of it at least."""
     cold, warm = (states[state].drafts for state in ("cold", "hit"))
-    if not cold or not warm:
+    if not cold:
         pytest.skip("the server counts no drafts")
+    check_kept(engine)
+    if states["hit"].cached_tokens == 0:
+        inconclusive("no token of a prompt came from the cache, so that there was no hit to judge")
+    if not warm:
+        pytest.fail(f"no draft on a cached prefix, {cold.number:g} on a fresh one", pytrace=False)
+    if not cold.accepted and not warm.accepted:
+        inconclusive("no draft was accepted, cold or warm: the draft is untrained or was trained for another target")
     verdict = judge_acceptance(warm, cold)
     measure.figure("warm / cold acceptance length", verdict.share, at_least=KEPT, n=int(warm.number))
     measure.figure("p-value", verdict.p_value)
@@ -45,6 +53,7 @@ def test_cached_tokens_of_a_repeated_prompt(states: dict[str, Run], engine: Engi
     But for two where drafts are made: some versions drop the trailing block then (1,193 tokens with pages of 128 on
     vLLM 0.32: 1,152 cached, 1,024 with dflash).
     """
+    check_kept(engine)
     if engine.page_tokens is None:
         pytest.skip("the server does not say its page size")
     cached = [one.decoded.cached_tokens for one in states["hit"].sequences]
@@ -55,6 +64,8 @@ def test_cached_tokens_of_a_repeated_prompt(states: dict[str, Run], engine: Engi
     measure.figure("prompt tokens computed again", max(missing), "tokens", at_most=allowed, n=len(missing))
     length = len(states["hit"].sequences[0].decoded.prompt_ids)
     text = f"at most {max(missing)} of {length} tokens, page {engine.page_tokens}"
+    if max(missing) > allowed and engine.engines > 1:
+        inconclusive(f"{text}: of {engine.engines} engines another one may have got a prompt again")
     measure.settle(Outcome.PASS if max(missing) <= allowed else Outcome.FAIL, text)
 
 
