@@ -45,6 +45,16 @@ class Stream:
         )
 
     @property
+    def pieces(self) -> int:
+        """Events with some of the text or the reasoning of choice 0."""
+        return sum(
+            bool(choice.get("text") or delta.get("content") or reasoning_of(delta))
+            for choice in self.choices
+            if choice.get("index", 0) == 0
+            for delta in [choice.get("delta") or {}]
+        )
+
+    @property
     def reasoning(self) -> str:
         """What choice 0 of a chat thinks aloud before it answers, where the server keeps that apart."""
         deltas = [choice.get("delta") or {} for choice in self.choices if choice.get("index", 0) == 0]

@@ -17,7 +17,7 @@ from optistack.errors import CheckFailedError, InputError
 from optistack_conformance.evals import VERSION
 from optistack_conformance.evals.items import Item
 from optistack_conformance.outcomes import Outcome
-from optistack_conformance.statistics.paired import FAIL_ALPHA, Paired, judge_non_inferiority, mcnemar_p
+from optistack_conformance.statistics.paired import Paired, judge_non_inferiority, judge_paired
 
 TASK = f"optistack_evals_v{VERSION}"
 YAML = """task: {task}
@@ -139,7 +139,7 @@ def judge(baseline: Outcomes, candidate: Outcomes, margin: float | None) -> tupl
         return Outcome.INCONCLUSIVE, pairs
     if margin is not None:
         return judge_non_inferiority(pairs, margin), pairs
-    return Outcome.PASS if mcnemar_p(pairs) > FAIL_ALPHA else Outcome.FAIL, pairs
+    return judge_paired(pairs), pairs
 
 
 def _sample(line: str) -> tuple[str, bool]:

@@ -84,6 +84,15 @@ def mcnemar_p(paired: Paired) -> float:
     return float(binomtest(paired.lost, flips, 0.5, alternative="greater").pvalue) if flips else 1.0
 
 
+def judge_paired(paired: Paired) -> Outcome:
+    """FAIL when the losses are no accident (McNemar, p <= 0.001); INCONCLUSIVE when they could not be: to lose all that
+    the baseline solves would be none, which takes less than 10 items. Else PASS."""
+    if mcnemar_p(paired) <= FAIL_ALPHA:
+        return Outcome.FAIL
+    worst = Paired(n=paired.n, both=0, lost=paired.both + paired.lost, gained=0)
+    return Outcome.PASS if mcnemar_p(worst) <= FAIL_ALPHA else Outcome.INCONCLUSIVE
+
+
 def loss_bounds(paired: Paired, alpha: float = ALPHA) -> tuple[float, float]:
     """One-sided ``1 - alpha`` lower and upper bounds of the loss (baseline minus candidate accuracy).
 

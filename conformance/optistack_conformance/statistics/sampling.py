@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from optistack_conformance.outcomes import Outcome
+
 ALPHA = 1e-3
 RANKS = (1, 2, 4, 8, 20)
 """Upper ranks of the cells; what lies behind the last is one cell more."""
@@ -33,6 +35,13 @@ class SamplingVerdict:
     @property
     def passed(self) -> bool:
         return self.p_value >= ALPHA
+
+    @property
+    def outcome(self) -> Outcome:
+        """INCONCLUSIVE where even a server that always takes the likeliest token would pass."""
+        if not self.passed:
+            return Outcome.FAIL
+        return Outcome.PASS if self.detectable_share < 1.0 else Outcome.INCONCLUSIVE
 
 
 def judge_sampling(ranks: ArrayLike, top_probabilities: ArrayLike) -> SamplingVerdict:

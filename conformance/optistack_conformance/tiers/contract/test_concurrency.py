@@ -6,9 +6,12 @@ from typing import Any
 
 from optistack_conformance.client import CHAT, COMPLETIONS, Client, reasoning_of
 from optistack_conformance.evals.copying import items
+from optistack_conformance.outcomes import inconclusive
 from optistack_conformance.selection import Selection
 
 LEAK_TASKS = 16
+TELLING = 0.25
+"""Of the answers, at least, say something of their line. Half do that of a model which copies in completions only."""
 
 
 def test_requests_do_not_leak_into_each_other(candidate: Client, selection: Selection) -> None:
@@ -45,6 +48,9 @@ def test_requests_do_not_leak_into_each_other(candidate: Client, selection: Sele
         foreign = words - set(tasks[number % LEAK_TASKS].prompt.split())
         crossed = text != mine and text in texts and foreign & set(text.split())
         assert not crossed, f"request {number} got the answer of another: {text!r}, not {mine!r}"
+    telling = sum(bool(words & set(text.split())) for text in texts)
+    if telling < TELLING * len(texts):
+        inconclusive(f"{telling} of {len(texts)} answers say whose they are: the model does not copy, take another")
 
 
 def test_ids_are_unique(candidate: Client, selection: Selection) -> None:

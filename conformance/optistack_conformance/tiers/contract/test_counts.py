@@ -8,6 +8,7 @@ import pytest
 
 from optistack_conformance.answers import json_object, prompt_tokens
 from optistack_conformance.client import CHAT, COMPLETIONS, Client, reasoning_of
+from optistack_conformance.outcomes import inconclusive
 from optistack_conformance.reference import Reference
 from optistack_conformance.template import ChatTemplate
 from optistack_conformance.tiers.contract.chats import MESSAGES
@@ -61,8 +62,9 @@ def test_usage_adds_up(candidate: Client) -> None:
     body = candidate.ask(COMPLETIONS, prompt="One, two, three,", max_tokens=12, temperature=0.0)
     usage, reason = body["usage"], body["choices"][0]["finish_reason"]
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
-    if reason == "length":
-        assert usage["completion_tokens"] == 12, f"cut at 12 tokens, {usage['completion_tokens']} counted"
+    if reason != "length":
+        inconclusive("the model ended by itself, so that nobody but the server knows how many tokens it wrote")
+    assert usage["completion_tokens"] == 12, f"cut at 12 tokens, {usage['completion_tokens']} counted"
 
 
 @pytest.mark.parametrize("path", REQUESTS, ids=["completion", "chat"])

@@ -100,14 +100,16 @@ def test_schema_is_kept_every_time(candidate: Client, selection: Selection) -> N
     number = selection.sizes.structured_answers
     form = {"type": "json_schema", "json_schema": {"name": "days", "schema": DAYS, "strict": True}}
 
+    def fields(index: int) -> dict[str, Any]:
+        messages = [{"role": "user", "content": f"How long is trip number {index}? Answer in JSON."}]
+        return {"messages": messages, "response_format": form, "max_tokens": 48, "temperature": 0.0}
+
     def ask(index: int) -> str | None:
         """The text; None when it was cut, which breaks nothing."""
-        messages = [{"role": "user", "content": f"How long is trip number {index}? Answer in JSON."}]
-        body = offered(candidate, CHAT, messages=messages, response_format=form, max_tokens=48, temperature=0.0)
-        choice = body["choices"][0]
+        choice = candidate.ask(CHAT, **fields(index))["choices"][0]
         return None if choice["finish_reason"] == "length" else str(choice["message"]["content"])
 
-    ask(0)  # a server that does not offer it is skipped before there are threads
+    offered(candidate, CHAT, **fields(0))  # one that offers it once and refuses it among others is at fault
     found = candidate.parallel(ask, range(1, number + 1), selection.concurrency)
     texts = [text for text in found if text is not None]
     broken = [text for text in texts if not _is_days(text)]

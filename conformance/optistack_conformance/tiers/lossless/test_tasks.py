@@ -6,10 +6,16 @@ import pytest
 
 from optistack_conformance.cases import Measure
 from optistack_conformance.evals.run import Answer, passed
-from optistack_conformance.outcomes import Outcome
+from optistack_conformance.outcomes import Outcome, inconclusive
 from optistack_conformance.reference import Reference
 from optistack_conformance.selection import Selection
-from optistack_conformance.statistics.paired import FAIL_ALPHA, Paired, mcnemar_p, minimum_detectable_effect
+from optistack_conformance.statistics.paired import (
+    FAIL_ALPHA,
+    Paired,
+    judge_paired,
+    mcnemar_p,
+    minimum_detectable_effect,
+)
 
 
 def test_tasks_are_solved_as_by_the_baseline(
@@ -20,7 +26,9 @@ def test_tasks_are_solved_as_by_the_baseline(
         pytest.skip(f"the candidate may differ ({selection.lossy}); tier 2 judges by how much")
     answers: list[Answer] = request.getfixturevalue("answers")
     pairs = Paired.of(reference.passed, passed(answers))
-    p_value = mcnemar_p(pairs)
+    if not pairs.n:
+        inconclusive("baseline and candidate have no item in common")
+    outcome, p_value = judge_paired(pairs), mcnemar_p(pairs)
     effect = minimum_detectable_effect(pairs.n, pairs.discordant_rate, FAIL_ALPHA)
     measure.figure("p-value", p_value, at_least=FAIL_ALPHA, n=pairs.n)
     measure.figure("baseline", 100 * pairs.baseline_accuracy, "%")
@@ -29,4 +37,6 @@ def test_tasks_are_solved_as_by_the_baseline(
     measure.figure("gained", pairs.gained, "items")
     measure.figure("smallest loss that it finds", 100 * effect, "points")
     text = f"{pairs.lost} lost, {pairs.gained} gained of {pairs.n}; a loss of {100 * effect:.1f} points would be found"
-    measure.settle(Outcome.PASS if p_value > FAIL_ALPHA else Outcome.FAIL, text)
+    if outcome is Outcome.INCONCLUSIVE:
+        text += f"; the baseline itself solves {pairs.both + pairs.lost}, too few to lose: take a stronger model"
+    measure.settle(outcome, text)
