@@ -64,7 +64,18 @@ def test_judgement_needs_both_figures() -> None:
     many = answers(*["tool_calls"] * 200)
     assert k2vv.judge(k2vv.compare(many, many), 0.9) is Outcome.PASS
     assert k2vv.judge(k2vv.compare(many, answers(*["tool_calls"] * 200, valid=False)), 0.9) is Outcome.FAIL
-    assert k2vv.judge(k2vv.compare(many, answers(*["stop"] * 200)), 0.9) is Outcome.INCONCLUSIVE
+    assert k2vv.judge(k2vv.compare(many, answers(*["stop"] * 200)), 0.9) is Outcome.FAIL, "it calls no tool any more"
+    none = answers(*["stop"] * 200)
+    assert k2vv.judge(k2vv.compare(none, none), 0.0) is Outcome.INCONCLUSIVE
+
+
+def test_samples_that_are_not_answered_are_no_pass() -> None:
+    many = answers(*["tool_calls"] * 200)
+    refused = [{**entry, "status": "failed", "finish_reason": None} for entry in many[100:]]
+    figures = k2vv.compare(many, [*many[:100], *refused])
+    assert (figures.compared, figures.failed, figures.f1) == (100, 100, 1.0)
+    assert k2vv.judge(figures, 0.9) is Outcome.INCONCLUSIVE
+    assert k2vv.judge(k2vv.compare(many, many[:100]), 0.9) is Outcome.PASS, "of some of the samples, each answered"
 
 
 def test_a_broken_samples_file_is_named_with_its_line(tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ SCHEMA_ACCURACY = 0.99
 
 @dataclass(frozen=True)
 class ToolCallFigures:
-    """``triggered`` answers ended in tool calls; ``valid`` of them have only valid arguments."""
+    """``triggered`` answers ended in tool calls; ``valid`` of them have only valid arguments. ``compared`` samples were
+    answered by both; ``failed`` ones by the reference only."""
 
     f1: float
     precision: float
@@ -41,6 +42,7 @@ class ToolCallFigures:
     triggered: int
     valid: int
     compared: int
+    failed: int = 0
 
     @property
     def schema_accuracy(self) -> float:
@@ -164,6 +166,7 @@ def compare(reference: Sequence[Mapping[str, Any]], candidate: Sequence[Mapping[
         triggered=triggered,
         valid=sum(bool(ours[index].get("tool_calls_valid")) for index in common if calls[index]),
         compared=len(common),
+        failed=sum(int(entry["data_index"]) in truth for entry in candidate if not _answered(entry)),
     )
 
 
@@ -182,15 +185,19 @@ def f1_threshold(reruns: Sequence[Sequence[Mapping[str, Any]]]) -> float:
 
 
 def judge(figures: ToolCallFigures, threshold: float) -> Outcome:
-    """FAIL below the threshold, or when schema accuracy is below 99% by more than chance; INCONCLUSIVE in between."""
+    """FAIL below the threshold, or when schema accuracy is below 99% by more than chance; INCONCLUSIVE in between, and
+    when samples that the reference answered were not answered: the figures do not speak of them."""
     from scipy.stats import binomtest
 
+    if figures.compared and figures.f1 < threshold:
+        return Outcome.FAIL
     if not figures.compared or not figures.triggered:
         return Outcome.INCONCLUSIVE
     invalid = binomtest(figures.valid, figures.triggered, SCHEMA_ACCURACY, alternative="less").pvalue <= FAIL_ALPHA
-    if figures.f1 < threshold or invalid:
+    if invalid:
         return Outcome.FAIL
-    return Outcome.PASS if figures.schema_accuracy >= SCHEMA_ACCURACY else Outcome.INCONCLUSIVE
+    passed = figures.schema_accuracy >= SCHEMA_ACCURACY and not figures.failed
+    return Outcome.PASS if passed else Outcome.INCONCLUSIVE
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
