@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from optistack.verify.metrics import Metrics, parse_metrics
-from optistack_conformance.engine import read_engine, tier_hits
+from optistack_conformance.engine import EngineInfo, read_engine, tier_hits
+from optistack_conformance.faults.catalog import Fault
 from optistack_conformance.faults.proxy import FaultyProxy
 from optistack_conformance.faults.server import FaultyServer
 from optistack_conformance.faults.tamper import Tamper
@@ -16,6 +17,9 @@ from optistack_conformance.outcomes import InconclusiveError, Outcome
 from optistack_conformance.report import Report
 from optistack_conformance.runner import run_suite
 from optistack_conformance.selection import Selection
+from optistack_conformance.sequences import Run, counted
+from optistack_conformance.statistics.acceptance import Drafts
+from optistack_conformance.tiers.lossless import test_speed_ups
 from optistack_conformance.tiers.lossless.hits import check_kept
 
 HITS = (
@@ -57,8 +61,6 @@ class NoReport(Tamper):
 
 
 def test_a_server_that_does_not_say_what_was_cached_is_judged_by_what_it_answers() -> None:
-    from optistack_conformance.faults.catalog import Fault
-
     with FaultyServer(seed=1) as server, FaultyProxy(server.url, tamper=NoReport(Fault.NONE)) as proxy:
         found = outcomes(run_suite(Selection(endpoint=proxy.url, cases=HITS)))
     assert {outcome for outcome, _ in found.values()} == {Outcome.PASS}
@@ -111,3 +113,38 @@ def test_a_count_is_read_when_it_stands_still() -> None:
     late = page("")
     late.metrics = lambda: parse_metrics(f"vllm:external_prefix_cache_hits_total {next(readings)}\n")
     assert tier_hits(late) == 9
+
+
+def test_without_a_report_hits_and_drafts_are_what_the_counters_moved_by() -> None:
+    counts = {"prefix_cache_hits": 100, "spec_decode_num_drafts": 7, "spec_decode_num_accepted_tokens": 9}
+    endpoint = page("")
+    endpoint.metrics = lambda: parse_metrics("".join(f"vllm:{name}_total {now}\n" for name, now in counts.items()))
+
+    def work() -> list[Any]:
+        counts.update(prefix_cache_hits=164, spec_decode_num_drafts=9, spec_decode_num_accepted_tokens=14)
+        return []
+
+    run = counted(endpoint, work)
+    assert (run.cached_tokens, run.drafts) == (64, Drafts(2, 5))
+    assert counted(endpoint, list).cached_tokens == 0
+    assert counted(page(""), list) == Run([])
+
+
+@pytest.mark.parametrize(
+    ("cold", "hit", "raised", "why"),
+    [
+        (Run([], Drafts(9, 0)), Run([], Drafts(9, 0), 64), InconclusiveError, "no draft was accepted, cold or warm"),
+        (Run([], Drafts(9, 9)), Run([], Drafts(9, 9), 0), InconclusiveError, "no hit to judge"),
+        (Run([], Drafts(9, 9)), Run([], None, 64), pytest.fail.Exception, "no draft on a cached prefix"),
+        (Run([]), Run([]), pytest.skip.Exception, "counts no drafts"),
+    ],
+    ids=["untrained", "no-hit", "stops-drafting", "no-drafts"],
+)
+def test_drafts_on_a_cached_prefix_are_judged_where_there_are_both(
+    cold: Run, hit: Run, raised: type[BaseException], why: str
+) -> None:
+    states = {"cold": cold, "hit": hit}
+    with pytest.raises(raised, match=why):
+        test_speed_ups.test_acceptance_length_survives_a_prefix_hit(
+            states, EngineInfo("vllm", "0", "m"), cast(Any, None)
+        )
