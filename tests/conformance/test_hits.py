@@ -148,3 +148,13 @@ def test_drafts_on_a_cached_prefix_are_judged_where_there_are_both(
         test_speed_ups.test_acceptance_length_survives_a_prefix_hit(
             states, EngineInfo("vllm", "0", "m"), cast(Any, None)
         )
+
+
+@pytest.mark.parametrize(
+    ("metrics", "raised"), [(True, pytest.fail.Exception), (False, InconclusiveError)], ids=["counts", "cannot-say"]
+)
+def test_an_expected_acceptance_length_needs_drafts(metrics: bool, raised: type[BaseException]) -> None:
+    engine = EngineInfo("vllm", "0", "m", metrics=metrics)
+    selection = Selection(endpoint="http://engine", acceptance_reference=3.0)
+    with pytest.raises(raised, match="no draft"):
+        test_speed_ups.test_acceptance_length_is_that_of_the_reference(Run([]), engine, selection, cast(Any, None))
