@@ -20,6 +20,7 @@ VLLM_DRAFTS = "vllm:spec_decode_num_drafts_total"
 VLLM_ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs")
 GENERATED = ("vllm:generation_tokens_total", "sglang:generation_tokens_total")
+PROMPTED = ("vllm:prompt_tokens_total", "sglang:prompt_tokens_total")
 VLLM_HITS = "vllm:prefix_cache_hits_total"
 VLLM_TIER_HITS = "vllm:external_prefix_cache_hits_total"
 SGLANG_CACHED = "sglang:cached_tokens_total"
@@ -83,6 +84,11 @@ def running_requests(endpoint: Endpoint) -> float | None:
 def generated_tokens(endpoint: Endpoint) -> float | None:
     """Tokens that the engine wrote so far, for whomever; None when it does not count them."""
     return _first(endpoint.metrics(), GENERATED)
+
+
+def prompted_tokens(endpoint: Endpoint) -> float | None:
+    """Tokens of all prompts so far, whoever sent them; None when the engine does not count them."""
+    return _first(endpoint.metrics(), PROMPTED)
 
 
 @dataclass(frozen=True)

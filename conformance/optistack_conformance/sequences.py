@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from optistack.errors import CheckFailedError
 from optistack_conformance import margin
 from optistack_conformance.cases import chunks, prose, sessions
-from optistack_conformance.engine import generated_tokens, read_counts, read_engine
+from optistack_conformance.engine import prompted_tokens, read_counts, read_engine
 from optistack_conformance.margin import ScoredToken
 from optistack_conformance.scoring import Decoded, Position, Scorer, as_scored
 from optistack_conformance.statistics.acceptance import Drafts
@@ -65,9 +65,9 @@ def fresh_prompts(
     """Prompts of sessions that the server has not seen (see :func:`~optistack_conformance.cases.sessions`).
 
     A server that ran the suite before may still hold what it was asked then, or part of it. Where it counts the tokens
-    that it writes, this count is part of the seed, and no two runs ask the same; and what it says to hold is not taken.
+    of all prompts, this count is part of the seed, and no two runs ask the same; and what it says to hold is not taken.
     """
-    seed = f"{seed}/{generated_tokens(scorer.client) or 0:g}"
+    seed = f"{seed}/{prompted_tokens(scorer.client) or 0:g}"
     for attempt in range(ATTEMPTS):
         prompts = make(scorer, number=number + 1, page_tokens=page_tokens or NO_PAGE_TOKENS, seed=f"{seed}/{attempt}")
         if (scorer.decode(prompts[0], 1).cached_tokens or 0) <= CHANCE_TOKENS:

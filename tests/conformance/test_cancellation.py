@@ -15,11 +15,19 @@ from optistack_conformance.tiers.contract import test_cancellation as case
 
 
 class Engine:
-    """Counts what runs. ``leaks`` of its first streams run on, until the count was read ``ends_after`` times."""
+    """Counts what runs. ``leaks`` of its first streams run on, until the count was read ``ends_after`` times.
+    ``writes_on``: to the end, though it frees the request; ``fast``: all of it before the first event is out."""
 
     def __init__(
-        self, *, leaks: int = 0, ends_after: int = 10**6, writes_on: bool = False, counts: bool = True
+        self,
+        *,
+        leaks: int = 0,
+        ends_after: int = 10**6,
+        writes_on: bool = False,
+        fast: bool = False,
+        counts: bool = True,
     ) -> None:
+        self.fast = fast
         self.leaks, self.ends_after, self.writes_on, self.counts = leaks, ends_after, writes_on, counts
         self.running, self.written, self.reads, self.streams = 0, 0, 0, 0
 
@@ -33,6 +41,7 @@ class Engine:
     @contextmanager
     def open_stream(self, _: str, **fields: Any) -> Iterator[Iterator[str]]:
         self.streams, self.reads, self.running = self.streams + 1, 0, 1
+        self.written += fields["max_tokens"] if self.fast else 0
         yield iter(["{}"])
         leaked = self.streams <= self.leaks
         self.running = int(leaked)
@@ -76,6 +85,11 @@ def test_what_never_ends_fails_at_the_first_try(monkeypatch: pytest.MonkeyPatch)
 def test_an_answer_written_to_its_end_before_anybody_looked_fails() -> None:
     with pytest.raises(AssertionError, match="wrote all 600 tokens"):
         judge(Engine(writes_on=True))
+
+
+def test_an_answer_that_was_written_before_the_client_could_leave_is_not_judged() -> None:
+    with pytest.raises(pytest.skip.Exception, match="wrote 600 of 600 tokens before"):
+        judge(Engine(fast=True))
 
 
 def test_an_engine_that_does_not_count_is_not_judged() -> None:

@@ -163,7 +163,7 @@ def test_an_expected_acceptance_length_needs_drafts(metrics: bool, raised: type[
 @pytest.mark.parametrize(
     ("expected", "outcome"), [(True, Outcome.INCONCLUSIVE), (False, Outcome.SKIPPED)], ids=["expected", "not-expected"]
 )
-def test_a_tier_that_nobody_counts_is_a_doubt_only_where_one_is_expected(expected: bool, outcome: Outcome) -> None:
+def test_a_tier_that_nobody_can_see_is_a_doubt_only_where_one_is_expected(expected: bool, outcome: Outcome) -> None:
     cases = ("lossless/kl-of-tier-hit",)
     with FaultyServer(seed=1) as server, FaultyProxy(server.url, hidden=("/metrics",)) as proxy:
         report = run_suite(Selection(endpoint=proxy.url, cases=cases, tier_expected=expected))

@@ -56,7 +56,7 @@ class Answerer:
         with self._lock:
             return {
                 "running": self.counters.running,
-                "generated": self.counters.generated,
+                "prompted": self.counters.prompted,
                 "drafts": self.counters.drafts,
                 "accepted": self.counters.accepted,
                 "tier": self._model.cache.tier_tokens,
@@ -157,6 +157,7 @@ class Answerer:
     ) -> tuple[Iterator[Step], int]:
         with self._lock:
             sums, cached = self._model.prefill(ids, use_cache=body.get("prompt_logprobs") is None)
+            self.counters.prompted += len(ids)
         seed = body.get("seed")
         steps = self._decoder.steps(
             ids,

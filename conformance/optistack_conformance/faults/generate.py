@@ -32,7 +32,7 @@ class Counters:
     drafts: int = 0
     accepted: int = 0
     running: int = 0
-    generated: int = 0
+    prompted: int = 0
 
 
 @dataclass
@@ -76,7 +76,6 @@ class Decoder:
                 self.counters.drafts += 1
             else:
                 self.counters.accepted += 1
-            self.counters.generated += 1
             yield Step(token, logprobs)
             if token == EOS and not ignore_eos:
                 return

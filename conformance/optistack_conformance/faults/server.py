@@ -15,8 +15,8 @@ from optistack_conformance.faults.payloads import BadRequestError
 
 METRICS = """# TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{{engine="0"}} {running}
-# TYPE vllm:generation_tokens counter
-vllm:generation_tokens_total{{engine="0"}} {generated}
+# TYPE vllm:prompt_tokens counter
+vllm:prompt_tokens_total{{engine="0"}} {prompted}
 # TYPE vllm:spec_decode_num_drafts counter
 vllm:spec_decode_num_drafts_total{{engine="0"}} {drafts}
 # TYPE vllm:spec_decode_num_accepted_tokens counter
