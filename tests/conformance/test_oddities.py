@@ -88,13 +88,13 @@ class BigChunks(Healthy):
         held: Event | None = None
         for event in events:
             choice = (event["choices"] or [{}])[0]
+            if held is None and path != CHAT and choice.get("text") and not choice.get("finish_reason"):
+                held = event
+                continue
             if held is not None and "text" in choice:
                 choice["text"] = held["choices"][0]["text"] + choice["text"]
                 held = None
-            if path != CHAT and choice.get("text") and not choice.get("finish_reason"):
-                held = event
-            else:
-                yield event
+            yield event
 
 
 class WeakModel(Healthy):
