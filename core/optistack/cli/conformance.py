@@ -108,7 +108,7 @@ def conformance(
         "baseline": baseline,
         "baseline_file": str(baseline_file) if baseline_file else None,
     }
-    settings = {key: value for key, value in given.items() if value not in (None, (), False)}
+    settings = {key: value for key, value in given.items() if value not in (None, ()) and value is not False}
     selection = read_selection({"endpoint": endpoint or "http://127.0.0.1", **settings}, option=_option)
     with screen.ScreenProgress() as progress:
         if record is not None:
