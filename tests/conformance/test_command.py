@@ -63,6 +63,7 @@ def test_a_pattern_that_matches_nothing_is_said(capsys: pytest.CaptureFixture[st
         (["--endpoint", "127.0.0.1:8000"], "--endpoint 127.0.0.1:8000 is not accepted."),
         (["--endpoint", "http://[::1"], "--endpoint http://[::1 is not accepted."),
         (["--stack", "x.yaml", "--record", "b.json"], "Only a server can be recorded"),
+        (["--stack", "x.yaml", "--baseline-file", "b.json"], "the stack without its plugins is the baseline"),
     ],
 )
 def test_wrong_input_is_2_and_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
