@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,6 +76,22 @@ def test_wrong_input_is_a_sentence_and_a_fix_with_code_2(
     assert message in first
     assert fix in "".join(rest)
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("plugin", ["dflash", "kv_fp8", "quant_nvfp4"])
+def test_a_plugin_that_runs_by_itself_ends_as_the_program_does(plugin: str, tmp_path: Path) -> None:
+    def alone(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", f"optistack_{plugin}", *words]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+
+    assert alone("--help").stdout.startswith(f"Usage: python -m optistack_{plugin} ")
+    assert alone().stdout == alone("--help").stdout
+    wrong = alone("nothing")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr == (
+        f"Error: No such command 'nothing'.\nFix: `python -m optistack_{plugin} --help` shows how it goes.\n"
+    )
+    assert alone("x", "--out", "").stderr.startswith("Error: --out has an empty value.\nFix: Give one;")
 
 
 def test_with_json_the_error_is_an_object_on_stdout_too(optistack: Optistack) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+from itertools import zip_longest
 from typing import Any
 
 import typer
@@ -52,11 +53,6 @@ def new_app(summary: str | None = None) -> typer.Typer:
 class Commands(TyperGroup):
     """The built-in commands, and behind them those of plugins."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        check_values(args)
-        rest: list[str] = super().parse_args(ctx, args)
-        return rest
-
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
@@ -75,7 +71,7 @@ def check_values(words: list[str]) -> None:
     """Raise InputError for an option with an empty value. Nobody means one: it comes of a variable that is not set, and
     as a path it would be the folder one is in. What follows ``--`` belongs to somebody else."""
     ours = words[: words.index("--")] if "--" in words else words
-    for word, behind in zip(ours, [*ours[1:], None], strict=True):
+    for word, behind in zip_longest(ours, ours[1:]):
         name, equals, value = word.partition("=")
         if name.startswith("-") and (behind == "" or (equals and not value)):
             raise InputError(f"{name} has an empty value.", fix="Give one; is a shell variable unset?")
