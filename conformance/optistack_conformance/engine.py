@@ -16,6 +16,7 @@ VLLM_INFO = "vllm:cache_config_info"
 VLLM_DRAFTS = "vllm:spec_decode_num_drafts_total"
 VLLM_ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs")
+GENERATED = ("vllm:generation_tokens_total", "sglang:generation_tokens_total")
 VLLM_TIER_HITS = "vllm:external_prefix_cache_hits_total"
 SGLANG_CACHED = "sglang:cached_tokens_total"
 
@@ -65,8 +66,12 @@ def _read_engine(endpoint: Endpoint) -> EngineInfo:
 
 def running_requests(endpoint: Endpoint) -> float | None:
     """Requests that the engine works on now; None when it does not say."""
-    metrics = endpoint.metrics()
-    return next((total for name in RUNNING if (total := metrics.total(name)) is not None), None)
+    return _first(endpoint.metrics(), RUNNING)
+
+
+def generated_tokens(endpoint: Endpoint) -> float | None:
+    """Tokens that the engine wrote so far, for whomever; None when it does not count them."""
+    return _first(endpoint.metrics(), GENERATED)
 
 
 def tier_hits(endpoint: Endpoint) -> float:
@@ -111,6 +116,10 @@ def _sglang(info: dict[str, Any], common: dict[str, Any]) -> EngineInfo:
         device=None if info.get("device") is None else str(info["device"]),
         **common,
     )
+
+
+def _first(metrics: Metrics, names: tuple[str, ...]) -> float | None:
+    return next((total for name in names if (total := metrics.total(name)) is not None), None)
 
 
 def _number(value: object) -> int | None:
