@@ -27,7 +27,7 @@ li { overflow-wrap: anywhere; }
 
 def html_page(result: Result, floor: float | None = None) -> str:
     """The whole page as text; ``floor`` in tokens/s/user is that of ``--min-tps-user``."""
-    partial = "" if result.state == "complete" else f'<p class="partial">Partial: {escape(result.why)}</p>'
+    partial = f'<p class="partial">{escape(result.problem)}</p>' if result.problem else ""
     return "".join(
         (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',

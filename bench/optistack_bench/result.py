@@ -120,7 +120,8 @@ class Point(_Value):
 
 
 class Result(_Value):
-    """``state`` is ``running`` while it is made, and stays so when the process is killed; ``partial`` has a ``why``."""
+    """``state`` is ``running`` while it is made, and stays so when the process is killed; ``partial`` has a ``why``:
+    it was broken off, or of one of its loads no request was answered."""
 
     format: Literal[1] = 1
     optistack_version: str
@@ -138,13 +139,20 @@ class Result(_Value):
         return self.model_copy(update={"points": (*others, point)})
 
     @property
+    def unanswered(self) -> str:
+        """The first load of which no answer can be measured, and what became of its requests; ``""`` for none."""
+        for point in self.points:
+            if point.mean("ttft_s_p50") is None:
+                return f"{point.target}, {point.load}: {_without_answers(point)}."
+        return ""
+
+    @property
     def problem(self) -> str:
         """Why this is no measurement to go by; ``""`` for one that is whole."""
         if self.state != "complete":
             return f"The benchmark is partial: {self.why or 'it was broken off'}"
-        for point in self.points:
-            if point.mean("ttft_s_p50") is None:
-                return f"{point.target}, {point.load}: {_without_answers(point)}."
+        if self.unanswered:
+            return self.unanswered
         allowed = float(self.settings.get("max_errors", 0.0))
         for point in self.points:
             if point.error_share > allowed:

@@ -82,7 +82,8 @@ def running(settings: Settings, folder: Path | None) -> Iterator[Run]:
     with termination_raises():
         try:
             yield run
-            run.result = run.result.model_copy(update={"state": "complete"})
+            why = run.result.unanswered
+            run.result = run.result.model_copy(update={"state": "partial" if why else "complete", "why": why})
         except _EndedError as error:
             run.result = run.result.model_copy(update={"state": "partial", "why": str(error)})
         except OptistackError as error:

@@ -81,6 +81,8 @@ def facts(result: Result) -> Sequence[str]:
     lines += [line for point in result.points for line in notes(point)]
     if result.state != "complete":
         lines.append(f"PARTIAL: {result.why or 'it was broken off'}")
+    elif result.problem:
+        lines.append(f"FAILED: {result.problem}")
     return list(dict.fromkeys(lines))
 
 

@@ -122,7 +122,9 @@ class Client(Endpoint):
                     raise CheckFailedError(f"{self.url}{path} answered {response.status_code}: {response.text[:300]}")
                 yield (line[5:].strip() for line in response.iter_lines() if line.startswith("data:"))
         except httpx.TransportError as error:
-            raise InputError(f"The stream from {self.url}{path} broke: {error}.") from error
+            raise InputError(
+                f"The stream from {self.url}{path} broke: {error}.", fix="Is the engine still up? Its log says more."
+            ) from error
 
     def stream(self, path: str, **fields: Any) -> Stream:
         """A stream read to its end. Raises CheckFailedError when an event is no JSON object."""

@@ -9,10 +9,15 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from optistack.errors import InputError, nearest
+from optistack.memory.kv import KV_DTYPES
 
 TIERS = {0: "contract", 1: "lossless", 2: "lossy"}
 """Tier numbers and their names; a plugin's own cases say which one they belong to."""
 
+
+SAID_KV_DTYPES = (*KV_DTYPES, "int8")
+"""What may be said of KV where the engine says nothing: what can be planned with, and int8, which engines have beside.
+The bounds depend on it, so that a slip of the pen must not choose one."""
 
 LONG_CONTEXT_TOKENS = 1024
 """Needles in contexts of this length and more are judged apart."""
@@ -114,16 +119,26 @@ class Selection(BaseModel):
     def _known(cls, tiers: tuple[int, ...]) -> tuple[int, ...]:
         for tier in tiers:
             if tier not in TIERS:
-                raise ValueError(f"there is no tier {tier}, but {_listed(TIERS)}")
+                raise ValueError(f"It should be one of {_listed(TIERS)}.")
         return tiers
+
+    @field_validator("kv_dtype")
+    @classmethod
+    def _has_a_bound(cls, dtype: str | None) -> str | None:
+        if dtype not in (None, *SAID_KV_DTYPES):
+            raise ValueError(f"It should be one of {', '.join(SAID_KV_DTYPES)}.")
+        return dtype
 
     @field_validator("endpoint", "baseline")
     @classmethod
     def _is_url(cls, url: str | None) -> str | None:
         if url is not None:
-            parts = urlsplit(url)  # a ValueError of its own where brackets do not match
+            try:
+                parts = urlsplit(url)
+            except ValueError:  # brackets that do not match
+                parts = urlsplit("")
             if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ValueError("a URL is like http://127.0.0.1:8000")
+                raise ValueError("A URL is like http://127.0.0.1:8000.")
         return url
 
     @property
@@ -138,7 +153,7 @@ class Selection(BaseModel):
 def read_selection(settings: Mapping[str, Any], *, option: Callable[[str], str] = str) -> Selection:
     """``settings`` as a ``Selection``. ``option`` tells how the user writes a setting of that name.
 
-    Raises InputError, one sentence that names the setting and what it takes.
+    Raises InputError, one sentence that names the setting, with what it takes as the fix.
     """
     try:
         selection = Selection.model_validate(dict(settings))
@@ -147,8 +162,9 @@ def read_selection(settings: Mapping[str, Any], *, option: Callable[[str], str] 
         key = str(first["loc"][0])
         if first["type"] == "extra_forbidden":
             raise InputError(f"The suite has no setting {key!r}.", fix=nearest(key, Selection.model_fields)) from error
-        message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        raise InputError(f"{option(key)} {_text(settings[key])}: {message}.") from error
+        own = first["type"] == "value_error"  # from a validator above, which says the fix
+        takes = first["msg"].removeprefix("Value error, ") if own else f"It {first['msg'].removeprefix('Input ')}."
+        raise InputError(f"{option(key)} {_text(settings[key])} is not accepted.", fix=takes) from error
     if selection.baseline is not None and selection.baseline_file is not None:
         raise InputError("There are two baselines.", fix="Give a URL or a recorded file, not both.")
     return selection

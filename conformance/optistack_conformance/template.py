@@ -20,7 +20,7 @@ SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 class ChatTemplate:
     """The template in ``folder``: ``chat_template.jinja``, or the field of tokenizer_config.json.
 
-    Raises InputError when the folder has no tokenizer.json or no template.
+    Raises InputError when the folder has no tokenizer.json or no template, or its tokenizer_config.json is no JSON.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -28,7 +28,12 @@ class ChatTemplate:
         if not (folder / "tokenizer.json").is_file():
             raise InputError(f"{folder} has no tokenizer.json.", fix="Give the checkpoint that the server runs.")
         config = folder / "tokenizer_config.json"
-        self.config: dict[str, Any] = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+        try:
+            self.config: dict[str, Any] = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+        except ValueError as error:
+            raise InputError(
+                f"{config} is no JSON: {error}.", fix="Give the checkpoint that the server runs."
+            ) from error
         file = folder / "chat_template.jinja"
         source = file.read_text(encoding="utf-8") if file.is_file() else self.config.get("chat_template")
         if not isinstance(source, str):
@@ -68,4 +73,6 @@ def _text(token: object) -> str:
 
 
 def _raise(message: str) -> NoReturn:
-    raise InputError(f"The chat template refuses the messages: {message}.")
+    raise InputError(
+        f"The chat template refuses the messages: {message}.", fix="Give the checkpoint that the server runs, or none."
+    )

@@ -67,11 +67,17 @@ OWN_PLUGINS = ("dflash", "hicache", "kv-fp8", "quant-nvfp4", "routing")
 """Plugins of this project, each a distribution called after it."""
 
 
+def how_to_install(*plugins: str) -> str:
+    """The command for these of :data:`OWN_PLUGINS`. They are on no index yet, and come with a clone."""
+    folders = [f"./plugins/{name.replace('-', '_')}" for name in plugins]
+    return f"In a clone of optistack, run: pip install {' '.join(folders)}"
+
+
 def where_to_get(plugin: str, installed: Iterable[str]) -> str:
     """What to do about a ``plugin`` that is not installed: the nearest name, or where it comes from if known."""
     here = sorted(set(installed))
     if plugin in OWN_PLUGINS:
-        return f"Install it: pip install optistack-{plugin}."
+        return how_to_install(plugin)
     hint = nearest(plugin, [*here, *OWN_PLUGINS])
     if hint.startswith("Did"):
         return hint

@@ -133,7 +133,7 @@ def test_usage_that_cannot_be_read_is_an_error_of_its_request(
     with Engine(Script(usage=usage)) as engine:
         assert bench(engine, "--repeats", "1", "--out", str(tmp_path / "out")) == 1
     assert "8 requests failed (8 x bad usage)" in capsys.readouterr().out
-    assert result_of(tmp_path / "out")["state"] == "complete"
+    assert result_of(tmp_path / "out")["why"].endswith("no request was answered (8 x bad usage).")
 
 
 def test_a_session_cannot_add_headers(tmp_path: Path) -> None:
@@ -188,6 +188,8 @@ def test_a_server_that_answers_nothing_is_told_in_the_warm_up(capsys: pytest.Cap
         (["--turns", "99999999999"], "1000"),
         (["--workload", "trace", "--trace", "/nope.jsonl"], "Trace /nope.jsonl cannot be read"),
         (["--out", "/proc/version"], "--out /proc/version is no folder"),
+        (["--backend", "vllm"], "--backend goes with --stack, and --endpoint is given."),
+        (["--set", "name=x", "--no-baseline"], "--set and --no-baseline go with --stack, and --endpoint is given."),
     ],
 )
 def test_wrong_input_is_2_and_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,6 +204,8 @@ def test_nobody_and_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert "No engine answers" in capsys.readouterr().err
     assert run(["bench"]) == 2
     assert "What is to be measured?" in capsys.readouterr().err
+    assert run(["bench", "--stack", "x.yaml", "--gpus", "2"]) == 2
+    assert "--gpus goes with --endpoint, and --stack is given." in capsys.readouterr().err
     assert run(["bench", "compare", str(tmp_path), str(tmp_path)]) == 2
     assert "cannot be read" in capsys.readouterr().err
 
@@ -308,7 +312,7 @@ def test_a_sweep_draws_its_points_and_names_the_best(
     assert all(repeat["figures"]["foreign_hits"] == 0 for p in result_of(out)["points"] for repeat in p["repeats"])
 
 
-@pytest.mark.parametrize("text", ["", "1,,2", "0", "a"])
+@pytest.mark.parametrize("text", ["1,,2", "0", "a"])
 def test_a_concurrency_that_is_no_list(engine: Engine, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(engine, "sweep", "--concurrency", text) == 2
     assert "is no list of numbers" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.bench.conftest import FAST, Engine, Script, bench
+from tests.bench.conftest import FAST, Engine, Script, bench, result_of
 
 from optistack.cli.run import run
 
@@ -22,6 +22,37 @@ def test_compare_tells_what_changed_beyond_the_noise(tmp_path: Path, capsys: pyt
     assert (changes["ttft_s_p95"], changes["ttft_s_p99"], changes["itl_s_p99"]) == ("too few", "too few", "too few")
     assert run(["bench", "compare", str(tmp_path / "fast"), str(tmp_path / "slow")]) == 0
     assert "ttft_s_p50 worse (1 user)" in capsys.readouterr().out
+
+
+def test_a_result_without_an_answer_is_never_shown_as_a_whole_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    with Engine(Script()) as engine:
+        assert bench(engine, "--repeats", "1", "--out", str(good)) == 0
+    with Engine(Script(fail=dict.fromkeys(range(99), 500))) as engine:
+        assert bench(engine, "--repeats", "1", "--out", str(bad)) == 1
+    why = "endpoint, 1 user: no request was answered (8 x HTTP 500)."
+    assert (result_of(bad)["state"], result_of(bad)["why"]) == ("partial", why)
+    capsys.readouterr()
+    assert run(["bench", "show", str(bad)]) == 0
+    assert f"PARTIAL: {why}" in " ".join(capsys.readouterr().out.split())
+    assert run(["bench", "compare", str(good), str(bad)]) == 0
+    assert f"{bad} is no measurement to go by: The benchmark is partial: {why}" in capsys.readouterr().err
+    assert run(["bench", "compare", str(good), str(bad), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["problems"] == {str(bad): f"The benchmark is partial: {why}"}
+
+
+def test_a_result_with_more_errors_than_allowed_is_told_when_it_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Engine(Script(fail={1: 500})) as engine:
+        assert bench(engine, "--repeats", "1", "--out", str(tmp_path / "it")) == 1
+    capsys.readouterr()
+    assert run(["bench", "show", str(tmp_path / "it"), "--pictures"]) == 0
+    sentence = "12.5% of a repeat's requests failed, and --max-errors allows 0.0%."
+    assert f"FAILED: endpoint, 1 user: {sentence}" in " ".join(capsys.readouterr().out.split())
+    assert "12.5% of a repeat" in (tmp_path / "it" / "report.html").read_text()
 
 
 def test_other_workloads_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

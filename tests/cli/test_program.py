@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,6 +56,10 @@ def test_the_version(optistack: Optistack) -> None:
         (["plan"], "There is no stack file optistack.yaml.", "--stack FILE"),
         (["plan", "--set"], "requires an argument", "optistack plan --help`"),
         (["verify"], "Missing option '--endpoint'", "optistack verify --help"),
+        (["bench", "--endpoint", "http://127.0.0.1:1", "--out", ""], "--out has an empty value.", "shell variable"),
+        (["conformance", "lm-eval", "--output=", "--python", "x"], "--output has an empty value.", "Give one"),
+        (["kv-fp8", "calibrate", "model", "--out", ""], "--out has an empty value.", "Give one"),
+        (["plan", "--stack", ""], "--stack has an empty value.", "Give one"),
         (["down", "nobody"], "There is no deployment 'nobody'.", ""),
         (["engine", "install", "vlm-cpu"], "There is no engine 'vlm-cpu'", "Did you mean 'vllm-cpu'?"),
         (["model", "fetch", "smollm"], "'smollm'", "smollm2-135m"),
@@ -71,6 +76,22 @@ def test_wrong_input_is_a_sentence_and_a_fix_with_code_2(
     assert message in first
     assert fix in "".join(rest)
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("plugin", ["dflash", "kv_fp8", "quant_nvfp4"])
+def test_a_plugin_that_runs_by_itself_ends_as_the_program_does(plugin: str, tmp_path: Path) -> None:
+    def alone(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", f"optistack_{plugin}", *words]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+
+    assert alone("--help").stdout.startswith(f"Usage: python -m optistack_{plugin} ")
+    assert alone().stdout == alone("--help").stdout
+    wrong = alone("nothing")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr == (
+        f"Error: No such command 'nothing'.\nFix: `python -m optistack_{plugin} --help` shows how it goes.\n"
+    )
+    assert alone("x", "--out", "").stderr.startswith("Error: --out has an empty value.\nFix: Give one;")
 
 
 def test_with_json_the_error_is_an_object_on_stdout_too(optistack: Optistack) -> None:

@@ -108,6 +108,6 @@ def test_results_of_the_harness_are_read_by_document(tmp_path: Path) -> None:
     assert found.passed == {"a": True, "1": False}
 
 
-def test_a_python_without_the_harness_is_said(tmp_path: Path) -> None:
+def test_a_python_without_the_harness_is_said() -> None:
     with pytest.raises(InputError, match="has no lm_eval"):
-        lm_eval.run(sys.executable, "http://127.0.0.1:1", "m", ["t"], tmp_path)
+        lm_eval.check_python(sys.executable)

@@ -60,9 +60,10 @@ def test_a_pattern_that_matches_nothing_is_said(capsys: pytest.CaptureFixture[st
         (["--endpoint", "http://127.0.0.1:1"], "No engine answers"),
         (["--endpoint", "http://127.0.0.1:1", "--profile", "slow"], "--profile slow"),
         (["--endpoint", "http://u", "--baseline", "http://v", "--baseline-file", "w"], "There are two baselines"),
-        (["--endpoint", "127.0.0.1:8000"], "--endpoint 127.0.0.1:8000: a URL is like http://127.0.0.1:8000"),
-        (["--endpoint", "http://[::1"], "--endpoint http://[::1: "),
+        (["--endpoint", "127.0.0.1:8000"], "--endpoint 127.0.0.1:8000 is not accepted."),
+        (["--endpoint", "http://[::1"], "--endpoint http://[::1 is not accepted."),
         (["--stack", "x.yaml", "--record", "b.json"], "Only a server can be recorded"),
+        (["--stack", "x.yaml", "--baseline-file", "b.json"], "the stack without its plugins is the baseline"),
     ],
 )
 def test_wrong_input_is_2_and_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +74,9 @@ def test_wrong_input_is_2_and_one_sentence(words: list[str], sentence: str, caps
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--tier", "9"], "--tier 9: there is no tier 9, but 0 (contract), 1 (lossless), 2 (lossy)."),
+        (["--tier", "9"], "--tier 9 is not accepted."),
+        (["--kv-dtype", "foo"], "--kv-dtype foo is not accepted."),
+        (["--lossy", "int2"], "--lossy int2 is not accepted."),
         (["--html", "/nope/x.html"], "--html /nope/x.html: there is no folder /nope."),
         (["--junit", "/nope/x.xml"], "--junit /nope/x.xml: there is no folder /nope."),
         (["--record", "/nope/x.json"], "--record /nope/x.json: there is no folder /nope."),
@@ -88,6 +91,28 @@ def test_what_cannot_work_is_said_before_anybody_is_asked(
     assert run(["conformance", "--endpoint", "http://127.0.0.1:1", *words]) == 2
     said = capsys.readouterr().err
     assert sentence in said and "No engine answers" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["--tier", "9"], "It should be one of 0 (contract), 1 (lossless), 2 (lossy)."),
+        (["--kv-dtype", "foo"], "It should be one of float32, bfloat16, float16, fp8_e4m3, fp8_e5m2, nvfp4, int8."),
+        (["--profile", "slow"], "It should be 'quick' or 'full'."),
+        (["--acceptance-reference", "0"], "It should be greater than 0."),
+        (["--baseline", "127.0.0.1:8000"], "A URL is like http://127.0.0.1:8000."),
+        (["--baseline", "http://[::1"], "A URL is like http://127.0.0.1:8000."),
+        (["--plugin", "kv-pf8"], "Did you mean 'kv-fp8'?"),
+        (["--checkpoint", "/nope"], "Give the folder with tokenizer.json."),
+        (["--html", "/nope/x.html"], "Make it, or write elsewhere."),
+        (["--baseline-file", "/nope.json"], "Make it with --record."),
+        (["--tier", "x"], "`optistack conformance --help` shows how it goes."),
+    ],
+)
+def test_every_wrong_option_comes_with_its_fix(words: list[str], fix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with FaultyServer() as server:
+        assert run(["conformance", "--endpoint", server.url, *words, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["fix"] == fix
 
 
 class _OnlyStreams(BaseHTTPRequestHandler):
@@ -152,11 +177,17 @@ def test_the_plugin_asks_for_an_endpoint_and_leaves_other_tests_alone(tmp_path: 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--endpoint", "127.0.0.1:8000"], "--endpoint 127.0.0.1:8000: a URL is like http://127.0.0.1:8000."),
+        (
+            ["--endpoint", "127.0.0.1:8000"],
+            "--endpoint 127.0.0.1:8000 is not accepted. A URL is like http://127.0.0.1:8000.",
+        ),
         (["--endpoint", "http://127.0.0.1:1"], "No engine answers at http://127.0.0.1:1/v1/models"),
-        (["--conformance", "tiers=9"], "--conformance tiers 9: there is no tier 9, but 0 (contract)"),
+        (["--conformance", "tiers=9"], "--conformance tiers 9 is not accepted. It should be one of 0 (contract)"),
         (["--conformance", "tirs=0"], "The suite has no setting 'tirs'. Did you mean 'tiers'?"),
-        (["--conformance", "profile=slow"], "--conformance profile slow: should be 'quick' or 'full'."),
+        (
+            ["--conformance", "profile=slow"],
+            "--conformance profile slow is not accepted. It should be 'quick' or 'full'.",
+        ),
         (["--conformance", "profile"], "--conformance profile is no KEY=VALUE."),
         (["--conformance", "plugins=nope"], "No plugin is called 'nope'."),
         (["--conformance", "checkpoint=/nope"], "/nope has no tokenizer.json."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from optistack_conformance.faults.server import FaultyServer
 
 HARNESS = """#!/bin/sh
 # Stands in for a Python that has lm_eval: finds the documents of $WRONG wrong.
-[ "$1" = -c ] && exit 0
+[ "$1" = -c ] && echo lm_eval && exit 0
 while [ $# -gt 0 ]; do
   case "$1" in --output_path) out="$2";; --tasks) task="$2";; esac
   shift
@@ -65,6 +66,14 @@ def test_k2vv_needs_a_threshold_from_four_runs(
     assert "do not make a threshold" in capsys.readouterr().err
 
 
+def test_a_line_that_is_no_sample_is_named_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = tmp_path / "results.jsonl"
+    results.write_text("[1]\n")
+    assert run(["conformance", "k2vv", "--out", str(results)]) == 2
+    said = capsys.readouterr().err
+    assert f"{results} line 1 is no object." in said and "Fix: Every line should be one JSON object" in said
+
+
 @pytest.mark.parametrize(("wrong", "code"), [(0, 0), (12, 1)])
 def test_lm_eval_is_judged_by_documents_against_the_baseline(
     wrong: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -91,3 +100,21 @@ def test_lm_eval_says_what_it_does_not_take(
     assert run(words) == 2
     assert "No engine answers" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [], "nothing is written before the servers answer"
+
+
+@pytest.mark.parametrize(
+    ("python", "sentence"),
+    [
+        (sys.executable, "has no lm_eval. Fix: Install it there"),
+        ("/bin/true", "/bin/true has no lm_eval. Fix: Install it there"),
+        ("/nowhere/python", "/nowhere/python does not run: No such file or directory."),
+    ],
+)
+def test_a_wrong_python_for_lm_eval_is_told_and_leaves_nothing(
+    python: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with FaultyServer() as server:
+        assert run(["conformance", "lm-eval", "--endpoint", server.url, "--python", python]) == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []

@@ -51,6 +51,7 @@ class ToolCallFigures:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a JSONL file. Raises InputError naming the line that is none."""
+    fix = "Every line should be one JSON object, as in the verifier's files; was the download or the run broken off?"
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -62,9 +63,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         try:
             value = json.loads(line)
         except ValueError as error:
-            raise InputError(f"{path} line {number} is no JSON: {error}.") from error
+            raise InputError(f"{path} line {number} is no JSON: {error}.", fix=fix) from error
         if not isinstance(value, dict):
-            raise InputError(f"{path} line {number} is no object.")
+            raise InputError(f"{path} line {number} is no object.", fix=fix)
         found.append(value)
     return found
 

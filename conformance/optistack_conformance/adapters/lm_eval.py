@@ -19,6 +19,7 @@ from optistack_conformance.evals.items import Item
 from optistack_conformance.outcomes import Outcome
 from optistack_conformance.statistics.paired import Paired, judge_non_inferiority, judge_paired
 
+IMPORT_TIMEOUT_S = 120.0
 TASK = f"optistack_evals_v{VERSION}"
 YAML = """task: {task}
 dataset_path: json
@@ -76,6 +77,21 @@ def export_task(items: Sequence[Item], folder: Path) -> str:
     return TASK
 
 
+def check_python(python: str) -> None:
+    """Raise InputError when ``python`` is no Python that has the harness."""
+    look = [python, "-c", "import lm_eval; print(lm_eval.__name__)"]
+    try:
+        found = subprocess.run(look, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S)
+    except OSError as error:
+        raise InputError(f"{python} does not run: {error.strerror}.", fix="Name a Python with lm_eval[api].") from error
+    except subprocess.TimeoutExpired as error:
+        raise InputError(
+            f"{python} had not imported lm_eval after {IMPORT_TIMEOUT_S:g} s.", fix="Name a Python with lm_eval[api]."
+        ) from error
+    if "lm_eval" not in found.stdout:
+        raise InputError(f"{python} has no lm_eval.", fix='Install it there: pip install "lm_eval[api]".')
+
+
 def command(
     python: str, url: str, model: str, tasks: Sequence[str], output: Path, *, include: Path | None, concurrency: int
 ) -> list[str]:
@@ -98,14 +114,8 @@ def run(
     concurrency: int = 4,
     timeout_s: float = 3_600.0,
 ) -> list[Outcomes]:
-    """Run the harness that ``python`` has and read its results. Raises InputError when that Python has no harness, and
-    CheckFailedError with the end of its own output when it fails."""
-    try:
-        found = subprocess.run([python, "-c", "import lm_eval"], capture_output=True, text=True, timeout=120)
-    except OSError as error:
-        raise InputError(f"{python} does not run: {error.strerror}.", fix="Name a Python with lm_eval[api].") from error
-    if found.returncode:
-        raise InputError(f"{python} has no lm_eval.", fix='Install it there: pip install "lm_eval[api]".')
+    """Run the harness that ``python`` has and read its results. Raises CheckFailedError with the end of its own output
+    when it fails."""
     words = command(python, url, model, tasks, output, include=include, concurrency=concurrency)
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s)
@@ -120,7 +130,9 @@ def read(output: Path) -> list[Outcomes]:
     """The newest results below ``output``, task by task. Raises InputError when there are none."""
     files = sorted(output.rglob("results_*.json"), key=lambda path: path.name)
     if not files:
-        raise InputError(f"There are no lm_eval results in {output}.")
+        raise InputError(
+            f"lm_eval ended well and left no results in {output}.", fix="Does that Python have lm_eval 0.4 or newer?"
+        )
     newest = files[-1]
     stamp = newest.stem.removeprefix("results_")
     found = []

@@ -18,9 +18,9 @@ Endpoint = Annotated[
 ]
 Engines = Annotated[
     list[str] | None,
-    typer.Option("--engine", metavar="URL", help="An engine behind it, whose metrics are read. Repeatable."),
+    typer.Option("--engine", metavar="URL", help="For --endpoint: an engine behind it, to read metrics. Repeatable."),
 ]
-Gpus = Annotated[int | None, typer.Option("--gpus", min=1, help="GPUs behind the endpoint, for figures a GPU.")]
+Gpus = Annotated[int | None, typer.Option("--gpus", min=1, help="For --endpoint: GPUs behind it, for figures a GPU.")]
 Backend = Annotated[
     str | None, typer.Option("--backend", metavar="NAME", help="For --stack: sglang, vllm, or another installed.")
 ]
@@ -34,7 +34,9 @@ Stacks = Annotated[
     list[Path] | None,
     typer.Option("--stack", metavar="FILE", help="Start this stack without plugins, then with them. Repeatable."),
 ]
-NoBaseline = Annotated[bool, typer.Option("--no-baseline", help="Do not start the stack without its plugins first.")]
+NoBaseline = Annotated[
+    bool, typer.Option("--no-baseline", help="For --stack: do not start it without its plugins first.")
+]
 Workload = Annotated[
     str, typer.Option("--workload", metavar="NAME", help="sessions, trace, 3k-100 or 50k-200 (45k of it shared).")
 ]

@@ -27,11 +27,11 @@ def compare(
 
     old, new = load_result(before), load_result(after)
     changes = held_against(old, new)
-    for name, result in ((before, old), (after, new)):
-        if result.state != "complete":
-            screen.note(f"{name} is not complete: {result.why or 'it was broken off'}")
+    problems = {str(name): result.problem for name, result in ((before, old), (after, new)) if result.problem}
+    for name, problem in problems.items():
+        screen.note(f"{name} is no measurement to go by: {problem}")
     if json:
-        screen.print_json({"changes": [change.as_json() for change in changes]})
+        screen.print_json({"changes": [change.as_json() for change in changes], "problems": problems})
     else:
         screen.show(*changes_view(changes))
 

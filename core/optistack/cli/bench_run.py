@@ -25,6 +25,7 @@ def measure(given: Given, users: Sequence[int], rate: str | None = None) -> Resu
 
     if (given.endpoint is None) == (not given.stack):
         raise InputError("What is to be measured?", fix="Give either --endpoint URL or --stack FILE.")
+    _check_of_use(given)
     settings = settings_of(given)
     from optistack.cli import screen
     from optistack_bench.load import Loop
@@ -79,6 +80,29 @@ def settings_of(given: Given) -> Settings:
         chat=given.chat,
         tools=given.tools,
     )
+
+
+def _check_of_use(given: Given) -> None:
+    """Raise InputError for an option that goes with the other kind of thing to measure."""
+    from optistack.errors import InputError
+
+    of_stack = {
+        "--backend": given.backend,
+        "--engine-python": given.engine_python,
+        "--set": given.setting,
+        "--no-baseline": given.no_baseline,
+        "--allow-degraded": given.allow_degraded,
+    }
+    of_endpoint = {"--engine": given.engine, "--gpus": given.gpus}
+    here, there, of_other = (
+        ("--stack", "--endpoint", of_endpoint) if given.endpoint is None else ("--endpoint", "--stack", of_stack)
+    )
+    idle = [option for option, value in of_other.items() if value]
+    if idle:
+        raise InputError(
+            f"{' and '.join(idle)} {'goes' if len(idle) == 1 else 'go'} with {there}, and {here} is given.",
+            fix=f"Leave {'it' if len(idle) == 1 else 'them'} out, or give {there} instead.",
+        )
 
 
 LEAST_RATE = 0.001

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+from itertools import zip_longest
 from typing import Any
 
 import typer
@@ -64,6 +65,16 @@ class Commands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+def check_values(words: list[str]) -> None:
+    """Raise InputError for an option with an empty value. Nobody means one: it comes of a variable that is not set, and
+    as a path it would be the folder one is in. What follows ``--`` belongs to somebody else."""
+    ours = words[: words.index("--")] if "--" in words else words
+    for word, behind in zip_longest(ours, ours[1:]):
+        name, equals, value = word.partition("=")
+        if name.startswith("-") and (behind == "" or (equals and not value)):
+            raise InputError(f"{name} has an empty value.", fix="Give one; is a shell variable unset?")
 
 
 def _built_in(name: str) -> typer.Typer:

@@ -88,6 +88,8 @@ def conformance(
 
     if (endpoint is None) == (stack is None):
         raise InputError("What is to be checked?", fix="Give either --endpoint URL or --stack FILE.")
+    if stack is not None and (baseline is not None or baseline_file is not None):
+        raise InputError("With --stack the stack without its plugins is the baseline.", fix="Leave the other one out.")
     if checkpoint is not None and not checkpoint.is_dir():
         raise InputError(f"--checkpoint {checkpoint} is no folder.", fix="Give the folder with tokenizer.json.")
     for option, path in (("--record", record), ("--html", html), ("--junit", junit)):
@@ -108,7 +110,7 @@ def conformance(
         "baseline": baseline,
         "baseline_file": str(baseline_file) if baseline_file else None,
     }
-    settings = {key: value for key, value in given.items() if value not in (None, (), False)}
+    settings = {key: value for key, value in given.items() if value not in (None, ()) and value is not False}
     selection = read_selection({"endpoint": endpoint or "http://127.0.0.1", **settings}, option=_option)
     with screen.ScreenProgress() as progress:
         if record is not None:

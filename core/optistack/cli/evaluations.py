@@ -30,7 +30,7 @@ def k2vv(
         list[Path] | None,
         typer.Option("--reference", metavar="FILE", help="Results of a run of the reference; four or more."),
     ] = None,
-    concurrency: Annotated[int, typer.Option("--concurrency", help="Requests at once.")] = 8,
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Requests at once.")] = 8,
     json: options.Json = False,
 ) -> None:
     """Run the samples of the Kimi K2 Vendor Verifier, and judge the tool calls.
@@ -95,7 +95,7 @@ def lm_eval(
         Path, typer.Option("--output", metavar="DIR", help="Where the harness writes its results.")
     ] = Path("lm-eval"),
     profile: Annotated[str, typer.Option("--profile", metavar="NAME", help="quick or full: our own items.")] = "full",
-    concurrency: Annotated[int, typer.Option("--concurrency", help="Requests at once.")] = 4,
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Requests at once.")] = 4,
     json: options.Json = False,
 ) -> None:
     """Run lm-evaluation-harness on a server, and judge it against a baseline, document by document.
@@ -118,6 +118,7 @@ def lm_eval(
     check_installed()
     servers = {"candidate": endpoint, **({"baseline": baseline} if baseline else {})}
     models = {url: _model(url) for url in servers.values()}
+    harness.check_python(python)
     tasks = list(task or ())
     if not tasks:
         include = output / "task"

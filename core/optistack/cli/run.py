@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from optistack import __version__
-from optistack.cli.commands import EPILOG, Commands
+from optistack.cli.commands import EPILOG, Commands, check_values
 from optistack.errors import OptistackError, PlanRefusedError
 
 WRONG_INPUT = 2
@@ -57,12 +57,22 @@ def _root(
 
 def run(arguments: Sequence[str]) -> int:
     """Run ``optistack ARGUMENTS`` and return its exit code."""
+    return _run(app, "optistack", arguments)
+
+
+def run_alone(commands: typer.Typer, package: str) -> int:
+    """Run a plugin's ``commands`` as ``python -m PACKAGE``, with sys.argv, and return the exit code: for an engine's
+    environment, where the plugin may be on the path without an entry point."""
+    return _run(commands, f"python -m {package}", sys.argv[1:])
+
+
+def _run(commands: typer.Typer, name: str, arguments: Sequence[str]) -> int:
     from optistack.cli import screen
 
     screen.begin()
     debug, words = _take_debug(arguments)
     try:
-        code = _invoke(words, debug)
+        code = _invoke(commands, name, words, debug)
         sys.stdout.flush()
     except BrokenPipeError:
         # Python flushes stdout once more when it ends, which would fail again.
@@ -71,11 +81,12 @@ def run(arguments: Sequence[str]) -> int:
     return code
 
 
-def _invoke(words: list[str], debug: bool) -> int:
-    command = typer.main.get_command(app)
+def _invoke(commands: typer.Typer, name: str, words: list[str], debug: bool) -> int:
+    command = typer.main.get_command(commands)
     try:
+        check_values(words)
         # Not command.main(), which turns exceptions into exit codes of its own.
-        with command.make_context("optistack", words) as context:
+        with command.make_context(name, words) as context:
             command.invoke(context)
     except typer.Exit as done:
         return done.exit_code
@@ -94,7 +105,7 @@ def _invoke(words: list[str], debug: bool) -> int:
             return 0
         if debug:
             raise
-        return _report(error, words)
+        return _report(error, name, words)
     return 0
 
 
@@ -106,8 +117,8 @@ def _take_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
     return len(ours) < end, ours + words[end:]
 
 
-def _report(error: Exception, words: Sequence[str]) -> int:
-    code, message, fix, more = _described(error, words)
+def _report(error: Exception, name: str, words: Sequence[str]) -> int:
+    code, message, fix, more = _described(error, name, words)
     from optistack.cli import screen
 
     if "--json" in words and not screen.has_printed_json():
@@ -122,7 +133,7 @@ def _only_near_options(error: Any) -> None:
         error.possibilities = difflib.get_close_matches(error.option_name, error.possibilities, cutoff=0.8)
 
 
-def _described(error: Exception, words: Sequence[str]) -> tuple[int, str, str, dict[str, Any]]:
+def _described(error: Exception, name: str, words: Sequence[str]) -> tuple[int, str, str, dict[str, Any]]:
     """Exit code, sentence, fix, and what else ``--json`` tells."""
     if isinstance(error, PlanRefusedError) and error.rule:
         from optistack.cli.views.rules import degradable
@@ -136,7 +147,7 @@ def _described(error: Exception, words: Sequence[str]) -> tuple[int, str, str, d
     if usage is not None:
         _only_near_options(error)
         context = getattr(error, "ctx", None)
-        begun = " ".join(["optistack", *(word for word in words[:1] if not word.startswith("-"))])
+        begun = " ".join([name, *(word for word in words[:1] if not word.startswith("-"))])
         command = context.command_path if context is not None else begun
         return WRONG_INPUT, usage(), f"`{command} --help` shows how it goes.", {}
     if isinstance(error, OSError) and error.filename:

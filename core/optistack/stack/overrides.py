@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from optistack.errors import OWN_PLUGINS, InputError, nearest, where_to_get
+from optistack.errors import OWN_PLUGINS, InputError, how_to_install, nearest, where_to_get
 from optistack.stack.document import Document
 from optistack.stack.spec import StackSpec
 
@@ -90,7 +90,7 @@ def _assignment(text: str, used: Collection[str], installed: Collection[str]) ->
 
 def none_of(missing: Sequence[str], installed: Collection[str]) -> tuple[str, str]:
     """What to say about several plugins that are not here: a sentence and its fix."""
-    ours = [f"optistack-{name}" for name in missing if name in OWN_PLUGINS]
-    get = f"pip install {' '.join(ours)}. " if ours else ""
+    ours = [name for name in missing if name in OWN_PLUGINS]
+    get = f"{how_to_install(*ours)}. " if ours else ""
     others = "" if len(ours) == len(missing) else where_to_get("", installed)
     return f"No plugins are called {', '.join(map(repr, missing))}.", f"{get}{others}".strip()

@@ -9,13 +9,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from optistack.cli.views.common import columns
+from optistack.errors import how_to_install
 
 PREFIX = "optistack_"
 
 
 def plugins_view(entries: Sequence[Mapping[str, Any]], *, wide: bool) -> Iterator[RenderableType]:
     if not entries:
-        yield Text("No plugin is installed. Install one with: pip install optistack-kv-fp8")
+        yield Text(f"No plugin is installed. {how_to_install('kv-fp8')}")
         return
     table = columns(None, None, None, None if wide else 100)
     for entry in entries:

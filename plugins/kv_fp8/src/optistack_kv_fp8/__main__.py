@@ -4,20 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from optistack.errors import InputError, OptistackError
+from optistack.cli.run import run_alone
 from optistack_kv_fp8.commands import app
 
-
-def main() -> None:
-    try:
-        app()
-    except OptistackError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(InputError.exit_code)
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(run_alone(app, "optistack_kv_fp8"))

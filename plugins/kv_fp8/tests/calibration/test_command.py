@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedTokenizerFast
 
 from optistack.cli.run import run
+
+CHILD = """
+import site, sys
+site.addsitedir(sys.argv[1])
+from optistack.cli.run import run
+sys.exit(run(["kv-fp8", "calibrate", *sys.argv[2:], "--device", "cpu", "--new-tokens", "8"]))
+"""
 
 
 @pytest.fixture
@@ -79,6 +92,48 @@ def test_nothing_is_left_of_a_run_that_is_terminated(
     assert run([*words, "--new-tokens", "8"]) == 130
     assert "Interrupted." in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def spelling(llama: Path, tmp_path: Path) -> Path:
+    """The Llama with a tokenizer of letters."""
+    folder = tmp_path / "spelling"
+    shutil.copytree(llama, folder)
+    letters = {letter: number for number, letter in enumerate("?abcdefghijklmnopqrstuvwxyz")}
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(letters, unk_token="?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?", pad_token="?").save_pretrained(folder)
+    return folder
+
+
+def calibrated(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    """Two prompts, in a process of its own: what libraries print has stderr as they found it."""
+    prompts = out.with_name("prompts.txt")
+    prompts.write_text("abc\nxyz\n")
+    packages = str(Path(pytest.__file__).parents[1])
+    command = [sys.executable, "-c", CHILD, packages, str(source), "--out", str(out), "--prompts", str(prompts)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_it_prints_what_it_does_and_nothing_of_the_libraries(spelling: Path, tmp_path: Path) -> None:
+    done = calibrated(spelling, tmp_path / "new")
+    assert (done.returncode, done.stderr) == (0, "1 of 2 prompts\n2 of 2 prompts\n")
+    assert done.stdout.startswith(f"{tmp_path / 'new'}: scales of 2 layers by amax")
+    assert len(done.stdout.splitlines()) == 2
+
+
+def test_weights_that_transformers_would_make_up_are_named(spelling: Path, tmp_path: Path) -> None:
+    file = spelling / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["model.layers.1.self_attn.k_proj.weight"], tensors["model.layers.1.self_attn.v_proj.weight"]
+    save_file(tensors, file, {"format": "pt"})
+    done = calibrated(spelling, tmp_path / "new")
+    said = "has no model.layers.1.self_attn.k_proj.weight and 1 more: transformers would make them up."
+    assert (done.returncode, done.stderr.splitlines()) == (
+        2,
+        [f"Error: {spelling} {said}", "Fix: Give a whole checkpoint."],
+    )
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["prompts.txt", "spelling"]
 
 
 def test_a_checkpoint_without_a_tokenizer_is_told_what_it_lacks(

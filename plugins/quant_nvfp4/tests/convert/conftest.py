@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import pytest
 
+from optistack_quant_nvfp4.commands.convert import planned
+from optistack_quant_nvfp4.convert.plan import Plan
 from optistack_quant_nvfp4.convert.tensor_file import Outline, lay_out
 
 Experts = Literal["bf16", "int4", "fp8", "nvfp4"]
@@ -198,5 +200,16 @@ def tiny(tmp_path: Path) -> Callable[..., Path]:
         if experts == "nvfp4":
             (folder / "hf_quant_config.json").write_text(json.dumps(NVFP4))
         return folder
+
+    return make
+
+
+@pytest.fixture
+def plan() -> Callable[..., Plan]:
+    """``plan(folder, *scope, exclude=[...], ...)``: the conversion that the command's options describe."""
+
+    def make(folder: Path, *scope: str, exclude: list[str] | None = None, **options: Any) -> Plan:
+        settings: dict[str, Any] = {"form": None, "method": "amax", "calibration": None, "weight_only": False}
+        return planned(folder, list(scope), exclude or [], **{**settings, "rest": "keep", **options})
 
     return make

@@ -36,6 +36,6 @@ def need_training() -> None:
     if missing:
         raise InputError(
             f"This Python ({sys.executable}) has no {' and no '.join(missing)}, which a drafter is made with.",
-            fix="Install the extra, pip install 'optistack-dflash[train]', or install optistack-dflash beside an "
-            "engine and run python -m optistack_dflash there.",
+            fix="Install the extra, pip install './plugins/dflash[train]' in a clone of the repository, or install "
+            "optistack-dflash beside an engine and run python -m optistack_dflash there.",
         )

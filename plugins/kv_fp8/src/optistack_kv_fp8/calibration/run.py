@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,30 @@ class Observed:
     mla: bool
 
 
+@contextmanager
+def _without_chatter() -> Iterator[None]:
+    """No progress bars and no warnings of transformers, which are about its own API; its errors stay."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from transformers.utils import logging
+
+        verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        try:
+            yield
+        finally:
+            logging.set_verbosity(verbosity)
+            if bars:
+                logging.enable_progress_bar()
+
+
+@_without_chatter()
 def load(folder: Path, device: str) -> tuple[Any, Any]:
-    """Model and tokenizer of ``folder``, in the checkpoint's dtype. InputError when transformers cannot load them."""
+    """Model and tokenizer of ``folder``, in the checkpoint's dtype.
+
+    InputError when transformers cannot load them, or has to make weights up that the checkpoint lacks.
+    """
     from transformers import AutoModelForCausalLM, AutoTokenizer, __version__
 
     try:
@@ -35,17 +59,25 @@ def load(folder: Path, device: str) -> tuple[Any, Any]:
             fix="Put the files of the model's tokenizer there (tokenizer.json and tokenizer_config.json, most often).",
         ) from error
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="auto")
-    except (OSError, ValueError, KeyError, ImportError) as error:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, dtype="auto", output_loading_info=True
+        )
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise InputError(
             f"transformers cannot load {folder}: {' '.join(str(error).split())}",
             fix=f"Give a whole checkpoint of a model that transformers {__version__} knows.",
         ) from error
+    if lacking := sorted(info["missing_keys"]):
+        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        raise InputError(
+            f"{folder} has no {lacking[0]}{more}: transformers would make them up.", fix="Give a whole checkpoint."
+        )
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")  # one expert at a time, so that each one's input is seen
     return model.to(device).eval(), tokenizer
 
 
+@_without_chatter()
 def observe(
     model: Any,
     tokenizer: Any,

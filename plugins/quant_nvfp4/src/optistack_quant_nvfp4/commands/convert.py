@@ -13,6 +13,7 @@ from optistack_quant_nvfp4.commands.app import (
     DeviceOption,
     JsonOption,
     app,
+    check_device_name,
     check_min_sqnr_db,
     checkpoint_folder,
     device_named,
@@ -63,6 +64,8 @@ def convert(
     Stopped or killed, the same command goes on where it was. The folder appears when it is whole and read back.
     """
     check_min_sqnr_db(min_sqnr_db)
+    check_device_name(device)
+    from optistack.apply.termination import termination_raises
     from optistack.cli.screen import note
     from optistack_quant_nvfp4.convert.job import Job, check_destination, left_behind
     from optistack_quant_nvfp4.convert.results import metadata_of
@@ -83,7 +86,8 @@ def convert(
 
     recipe = recipe_of(plan, scope, exclude or [], rest, NORMALISATION[method])
     try:
-        rows, took_s = _run(plan, job, recipe, device, workers, min_sqnr_db)
+        with termination_raises():
+            rows, took_s = _run(plan, job, recipe, device, workers, min_sqnr_db)
     except KeyboardInterrupt:
         if job.checkpoint.is_dir():
             note(f"The same command goes on with what {job.folder} has.")

@@ -11,6 +11,7 @@ from optistack_quant_nvfp4.commands.app import (
     DeviceOption,
     JsonOption,
     app,
+    check_device_name,
     check_min_sqnr_db,
     checkpoint_folder,
     device_named,
@@ -30,7 +31,9 @@ def verify(
 ) -> None:
     """Read a converted checkpoint back and compare every tensor with the source's. Exit code 1 where one is wrong."""
     check_min_sqnr_db(min_sqnr_db)
+    check_device_name(device)
     need_torch()
+    where = device_named(device)
     from optistack.cli.screen import ScreenProgress, note, print_json, show
     from optistack.errors import CheckFailedError, InputError
     from optistack_quant_nvfp4.convert.checkpoint import read_checkpoint
@@ -42,7 +45,7 @@ def verify(
         raise InputError("CKPT and SRC are the same folder.", fix="Give --against what the checkpoint was made from.")
     with ScreenProgress() as progress:
         progress.step(f"Comparing {found.folder} with {source.folder}")
-        rows, same, wrong = compare(found, source, device_named(device), min_sqnr_db, progress.detail)
+        rows, same, wrong = compare(found, source, where, min_sqnr_db, progress.detail)
     if json:
         print_json({"layers": rows, "same_tensors": same, "wrong": wrong})
     else:

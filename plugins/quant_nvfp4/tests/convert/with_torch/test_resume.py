@@ -108,6 +108,26 @@ def test_another_conversion_does_not_go_on_with_what_is_left(
     assert left.is_dir()
 
 
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_told_to_end_it_says_that_the_same_command_goes_on(
+    signum: signal.Signals,
+    tiny: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source, left = tiny("bf16"), tmp_path / ".new.partial"
+    words = ["quant-nvfp4", "convert", str(source), str(tmp_path / "new"), "--scope", "linear"]
+    with monkeypatch.context() as patched:
+        patched.setattr(Job, "publish", lambda job: os.kill(os.getpid(), signum))
+        assert run(words) == 130
+    told = f"The same command goes on with what {left} has.\nInterrupted.\n"
+    assert capsys.readouterr().err.endswith(told)
+    assert not (tmp_path / "new").exists()
+    assert run(words) == 0
+    assert "3 of them finished before" in capsys.readouterr().err
+
+
 def test_a_mistyped_option_and_a_damaged_record_cost_none_of_what_is_done(
     tiny: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,14 +183,31 @@ def test_two_conversions_to_one_destination_do_not_meet(
     assert folder.is_dir()
 
 
+@pytest.mark.parametrize(
+    ("device", "count", "fix"),
+    [
+        ("cuda", 0, "Give --device cpu: this Python's torch sees no GPU."),
+        ("cuda:99", 1, "Give cuda:0, or cpu."),
+        ("cuda:4", 4, "Give cuda:0 to cuda:3, or cpu."),
+    ],
+)
 def test_a_device_that_is_not_there_costs_nothing_that_was_done(
-    tiny: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    device: str,
+    count: int,
+    fix: str,
+    tiny: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     source, done = tiny("bf16"), tmp_path / ".new.partial" / "done"
     done.mkdir(parents=True)
     words = ["quant-nvfp4", "convert", str(source), str(tmp_path / "new"), "--scope", "linear", "--device"]
-    assert run([*words, "cuda:99"]) == 2
-    assert "no device cuda:99" in capsys.readouterr().err
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    assert run([*words, device]) == 2
+    assert capsys.readouterr().err.endswith(f"Error: This machine has no device {device}.\nFix: {fix}\n")
+    assert run(["quant-nvfp4", "verify", str(source), "--against", str(tmp_path), "--device", device]) == 2
+    assert f"This machine has no device {device}." in capsys.readouterr().err
     assert done.is_dir()
 
 

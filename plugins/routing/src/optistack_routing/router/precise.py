@@ -26,7 +26,8 @@ def open_overlap(precise: Precise) -> Overlap:
         from optistack_routing.kv_index.overlap import PreciseOverlap
     except ModuleNotFoundError as error:
         raise InputError(
-            f"Precise mode needs the package {error.name}.", fix="pip install 'optistack-routing[precise]'"
+            f"Precise mode needs the package {error.name}.",
+            fix="In a clone of optistack, run: pip install './plugins/routing[precise]'",
         ) from None
     sys.setswitchinterval(SWITCH_S)
     overlap = PreciseOverlap(precise.checkpoint, precise.page_tokens, dropped_pages=precise.dropped_pages)

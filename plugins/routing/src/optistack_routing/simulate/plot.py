@@ -20,7 +20,9 @@ def new_figure(width: float = 8.0, height: float = 5.0) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise InputError("A plot needs matplotlib.", fix="Install it: pip install 'optistack-routing[plot]'.") from None
+        raise InputError(
+            "A plot needs matplotlib.", fix="In a clone of optistack, run: pip install './plugins/routing[plot]'"
+        ) from None
     return Figure(figsize=(width, height), layout="constrained")
 
 
