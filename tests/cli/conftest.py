@@ -102,7 +102,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 class SmallBackend:
     """The adapter of the small engine.
 
-    ``claims`` is the KV dtype that it is started with instead of the plan's, ``answer`` what its preflight says.
+    ``claims`` is the KV dtype that it is started with instead of the plan's, ``answer`` what its preflight says; a
+    ``slow`` one fires a degraded rule.
     """
 
     name = "small"
@@ -113,6 +114,7 @@ class SmallBackend:
     claims = ""
     fails = ""
     dies = ""
+    slow = False
     answer: Preflight | None = None
 
     def facts(self, version: str, device: str) -> EngineFacts:
@@ -154,6 +156,12 @@ class SmallBackend:
                 fires=_wants_fp4,
                 fix="Use FP8.",
                 domain=Domain.KV,
+            ),
+            Rule(
+                id="small-slow",
+                severity=Severity.DEGRADED,
+                message="The small engine is slow.",
+                fires=lambda context: self.slow,
             ),
         )
 

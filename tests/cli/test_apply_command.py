@@ -170,6 +170,21 @@ def test_degraded_leaves_the_plugin_out_and_the_receipt_says_so(optistack: Optis
     assert [(one["plugin"], one["rule"]) for one in dropped] == [("eight", "small-no-fp4")]
 
 
+def test_rules_that_say_degraded_are_named_beside_the_receipt(optistack: Optistack, small: Any) -> None:
+    small.slow = True
+    ran = optistack("apply")
+    assert ran.code == 0, ran.err
+    (line,) = [line for line in ran.out.splitlines() if "small-slow" in line]
+    assert "The small engine is slow." in line
+    assert optistack("down").code == 0
+    (finding,) = optistack("apply", "--json").json["degraded"]
+    assert (finding["rule"], finding["severity"]) == ("small-slow", "degraded")
+
+
+def test_without_degraded_rules_nothing_is_said_of_them(optistack: Optistack, small: Any) -> None:
+    assert "degraded" not in optistack("apply").out
+
+
 def test_a_port_in_use_is_refused_before_anything_starts(optistack: Optistack, small: Any) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

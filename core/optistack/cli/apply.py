@@ -14,6 +14,7 @@ from optistack.cli.commands import new_app
 if TYPE_CHECKING:
     from optistack.apply.start import Attached
     from optistack.cli.ready import Ready
+    from optistack.plan.plan import Plan
     from optistack.verify.receipt import Receipt
 
 app = new_app()
@@ -51,8 +52,8 @@ def apply(
 
     Asks the engine's own argument resolution first, and stops where that changes what was planned. Starts every
     replica, and the router before them if the stack has one, and waits until all of them serve. Then reads back every
-    setting and lets the plugins probe it. When a check fails,
-    the engine is stopped and the exit code is 1; when it does not come up, its own reason is shown and the code is 3.
+    setting and lets the plugins probe it, and names the rules that fired as `degraded`. When a check fails, the engine
+    is stopped and the exit code is 1; when it does not come up, its own reason is shown and the code is 3.
     The key of an engine that asks for one is read from OPTISTACK_API_KEY.
     """
     from optistack.apply.start import attached, end_error
@@ -88,7 +89,7 @@ def apply(
             stays = passed or keep
             if stays and not foreground:
                 live.commit()  # before anything is said about where it serves
-            _show(live, receipts, stays=stays, json=json)
+            _show(live, plan, receipts, stays=stays, json=json)
             if stays and foreground:
                 screen.note("Ctrl-C stops it.")
                 if live.wait().phase is Phase.FAILED:
@@ -148,8 +149,9 @@ def _receipts(live: Attached, ready: Ready) -> list[Receipt]:
     return receipts
 
 
-def _show(live: Attached, receipts: Sequence[Receipt], *, stays: bool, json: bool) -> None:
+def _show(live: Attached, plan: Plan, receipts: Sequence[Receipt], *, stays: bool, json: bool) -> None:
     from optistack.cli import screen
+    from optistack.cli.views.rules import degraded, degraded_view
 
     deployment = live.deployment
     if json:
@@ -159,6 +161,7 @@ def _show(live: Attached, receipts: Sequence[Receipt], *, stays: bool, json: boo
                 "endpoints": list(deployment.spec.endpoints),
                 "running": stays,
                 "log": str(deployment.folder.logs_dir),
+                "degraded": [finding.model_dump(mode="json") for finding in degraded(plan)],
                 "receipts": [receipt.model_dump(mode="json") for receipt in receipts],
             }
         )
@@ -167,6 +170,8 @@ def _show(live: Attached, receipts: Sequence[Receipt], *, stays: bool, json: boo
 
     for receipt in receipts:
         screen.show(*receipt_view(receipt, wide=screen.is_pipe()))
+    if lines := list(degraded_view(plan)):
+        screen.show(*lines)
     if stays:
         print(f"{deployment.name} serves at {', '.join(deployment.spec.endpoints)}")
         screen.note(f"`optistack down {deployment.name}` stops it. Its log: {deployment.folder.logs_dir}")

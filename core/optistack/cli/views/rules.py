@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from optistack.cli.views.common import SEVERITY_STYLES, Entries, heading, reason
+from optistack.cli.views.common import SEVERITY_STYLES, Entries, heading, indented, reason
 from optistack.plan.plan import Plan
+from optistack.rules import Finding, Severity
 
 
 def rules_view(plan: Plan, *, wide: bool) -> Iterator[RenderableType]:
@@ -27,6 +28,21 @@ def rules_view(plan: Plan, *, wide: bool) -> Iterator[RenderableType]:
             known = reason(f"{finding.evidence.value}, by {finding.source}", finding.upstream)
             entries.add(cells, [Text.assemble(finding.message, (fix, "cyan")), known])
         yield from entries.render()
+
+
+def degraded(plan: Plan) -> list[Finding]:
+    """The rules that fired and say that something works, but worse than one would think."""
+    return [finding for finding in plan.findings if finding.severity is Severity.DEGRADED]
+
+
+def degraded_view(plan: Plan) -> Iterator[RenderableType]:
+    """A line for each degraded rule that fired, beside a receipt: no check fails for what they say."""
+    findings = degraded(plan)
+    if findings:
+        yield heading("Works, but degraded", "`optistack explain RULE` tells more")
+        for finding in findings:
+            style = SEVERITY_STYLES[finding.severity]
+            yield indented(Text.assemble((finding.rule, style), f"  {finding.message}"))
 
 
 def degradable(fix: str, droppable: bool) -> str:
