@@ -19,6 +19,7 @@ from optistack_bench.client import Client
 from optistack_bench.conversation import TOOLS
 from optistack_bench.corpus import read_chat_texts, read_texts
 from optistack_bench.counters import Counts, between, pages, read_gauges, read_totals
+from optistack_bench.ending import run_until_told
 from optistack_bench.load import RECORDED, Loop, Played, Player
 from optistack_bench.records import Journal, Record
 from optistack_bench.result import Point, Repeat, Server, WorkloadFacts
@@ -193,7 +194,7 @@ class Bench:
                     await asyncio.gather(watch, return_exceptions=True)
 
         with no_collection():
-            return asyncio.run(work())
+            return run_until_told(work())
 
     def _fields(self) -> dict[str, object]:
         """What every request asks for: greedy answers of exactly the length that the workload says, which no chat has:

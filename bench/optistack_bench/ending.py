@@ -1,0 +1,69 @@
+"""``asyncio.run`` for something that may be told to end: it unwinds within the loop, and only then it is raised."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, TypeVar
+
+from optistack.apply.termination import Interrupted
+
+T = TypeVar("T")
+
+
+def run_until_told(work: Coroutine[Any, Any, T]) -> T:
+    """The result of ``work``, which SIGTERM and SIGHUP cancel, as Ctrl-C does under ``asyncio.run``.
+
+    An exception that a signal handler raises ends whatever callback is running, and leaves tasks behind in a loop that
+    is closed. Raises Interrupted when everything is cancelled and has ended.
+    """
+    told: list[int] = []
+    cancel: list[Callable[[], None]] = []
+
+    def tell(signum: int, frame: FrameType | None) -> None:
+        told.append(signum)
+        if len(told) == 1:  # one is enough: a second one would cancel the unwinding
+            for one in cancel:
+                one()
+
+    async def main() -> T:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        cancel.append(lambda: loop.call_soon_threadsafe(task.cancel))
+        try:
+            if told:
+                work.close()
+                raise asyncio.CancelledError
+            return await work
+        finally:
+            cancel.clear()
+
+    with _handled(tell):
+        try:
+            result = asyncio.run(main())
+        except asyncio.CancelledError:
+            if not told:
+                raise
+    if told:
+        raise Interrupted(told[0])
+    return result
+
+
+@contextmanager
+def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Within the block ``handler`` is told SIGTERM and SIGHUP, except one that is ignored. In another thread than the
+    main one this does nothing: Python runs signal handlers there alone."""
+    before = {}
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for signum in (signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(signum) is not signal.SIG_IGN:
+                    before[signum] = signal.signal(signum, handler)
+        yield
+    finally:
+        for signum, old in before.items():
+            signal.signal(signum, old)
