@@ -22,7 +22,7 @@ def run_until_told(work: Coroutine[Any, Any, T]) -> T:
     is closed. Raises Interrupted when everything is cancelled and has ended.
     """
     told: list[int] = []
-    cancel: list[Callable[[], None]] = []
+    cancel: list[Callable[[], object]] = []
 
     def tell(signum: int, frame: FrameType | None) -> None:
         told.append(signum)

@@ -41,6 +41,33 @@ def test_an_out_in_the_way_is_refused_first(
     assert {one.name for one in source.iterdir()} == {"config.json"}
 
 
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        ('hf_quant_config.json={"quantization": {"quant_algo": "NVFP4"}}', "quantized already (NVFP4, by modelopt)"),
+        (
+            'config.json={"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}',
+            "(FP8, by modelopt)",
+        ),
+        (
+            'config.json={"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {"a": '
+            '{"format": "nvfp4-pack-quantized"}}}}',
+            "(nvfp4-pack-quantized, by compressed-tensors)",
+        ),
+    ],
+)
+def test_a_checkpoint_that_transformers_cannot_run_is_refused_by_its_quantization(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, says: str
+) -> None:
+    name, _, text = file.partition("=")
+    (source / name).write_text(text)
+    assert run(["kv-fp8", "calibrate", str(source), "--out", str(tmp_path / "new")]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert "Fix: Calibrate the BF16 checkpoint that it was made from" in said
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_folder_that_cannot_be_made_is_known_before_the_block(source: Path, tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match=r"cannot be written: .*Give an --out whose parent"),

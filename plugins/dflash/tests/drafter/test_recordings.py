@@ -10,7 +10,8 @@ import pytest
 
 from optistack.errors import InputError
 from optistack_dflash.drafter.recordings import convert_recordings
-from optistack_dflash.drafter.shards import read_folder, read_shard, shards_in
+from optistack_dflash.drafter.shard_files import shards_in
+from optistack_dflash.drafter.shards import read_folder, read_shard
 
 
 def record(folder: Path, *lines: dict[str, Any]) -> Path:

@@ -12,6 +12,8 @@ import typer
 
 from optistack.cli.commands import new_app
 from optistack.errors import InputError
+from optistack.facts.configuration import read_json
+from optistack.facts.quantization import read_quantization
 
 if TYPE_CHECKING:
     from optistack.facts.model import ModelFacts
@@ -56,6 +58,7 @@ def calibrate(
     if not (folder / "config.json").is_file():
         raise InputError(f"{checkpoint} is no checkpoint's folder.", fix="Give a folder with a config.json.")
     check_out(folder, out)
+    check_runnable(folder, checkpoint)
     _need_calibration()
     where = _device(device)
     import json as json_module
@@ -71,10 +74,16 @@ def calibrate(
     check_counts(load_model(str(folder)), new_tokens=new_tokens, ranks=ranks)
 
     def progress(done: int) -> None:
-        print(f"{done} of {len(texts)} prompts", file=sys.stderr)
+        print(f"{done} of {len(texts)} prompts", file=sys.stderr, flush=True)
 
     with termination_raises(), working_folder(folder, out) as part:  # before the model runs, which takes long
+        print(f"Loading {folder.name} on {where}.", file=sys.stderr, flush=True)
         model, tokenizer = load(folder, where)
+        print(
+            f"Loaded. It answers {len(texts)} prompts, one after the other, with up to {new_tokens} tokens each.",
+            file=sys.stderr,
+            flush=True,
+        )
         seen = observe(model, tokenizer, texts, new_tokens=new_tokens, per_head=per_head, seed=seed, progress=progress)
         scale_names(files, sorted(seen.kv.layers))
         scales = {
@@ -130,6 +139,19 @@ def _device(text: str | None) -> str:
     if text != "cpu" and int(found.group(1) or 0) >= torch.cuda.device_count():
         raise InputError(f"This machine has no device {text}.", fix="Give --device cpu.")
     return text
+
+
+def check_runnable(folder: Path, checkpoint: str) -> None:
+    """InputError when ``folder`` is quantized in a way that transformers, which runs the model, cannot run."""
+    config_file = folder / "config.json"
+    found = read_quantization(read_json(config_file), config_file)
+    if found is None or not (found.method == "modelopt" or any("nvfp4" in word.lower() for word in found.algo)):
+        return
+    raise InputError(
+        f"{checkpoint} is quantized already ({', '.join(found.algo) or 'no algorithm named'}, by {found.method}), and "
+        "transformers, which calibration runs the model with, cannot run it.",
+        fix="Calibrate the BF16 checkpoint that it was made from, and convert what that writes.",
+    )
 
 
 def check_counts(model: ModelFacts, *, new_tokens: int, ranks: int) -> None:

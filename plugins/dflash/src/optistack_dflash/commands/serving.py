@@ -39,12 +39,14 @@ def collect(
     """
     need_training()
     from optistack.verify.endpoint import Endpoint
-    from optistack_dflash.drafter.collect import Sampling, read_prompts
-    from optistack_dflash.drafter.collect import collect as record
 
     checkpoint = checkpoint_folder(target)
-    asked = read_prompts(prompts, checkpoint)
     with Endpoint(endpoint) as engine:
+        engine.get_json("/version")  # nobody there is said before the libraries are loaded, which takes long
+        from optistack_dflash.drafter.collect import Sampling, read_prompts
+        from optistack_dflash.drafter.collect import collect as record
+
+        asked = read_prompts(prompts, checkpoint)
         found = record(
             engine,
             asked,

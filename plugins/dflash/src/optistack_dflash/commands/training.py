@@ -10,6 +10,7 @@ import typer
 
 from optistack.errors import InputError
 from optistack_dflash.commands.app import DraftArgument, JsonOption, TargetOption, app, checkpoint_folder, need_training
+from optistack_dflash.drafter.shard_files import shards_in
 
 if TYPE_CHECKING:
     from optistack_dflash.drafter.corpus import Corpus
@@ -68,6 +69,7 @@ def train(
     The folder it writes is a draft in z-lab's format, which vLLM and SGLang load, from the first report on.
     """
     need_training()
+    _check_folders(data, held_out, out, resume=resume)
     import torch
 
     from optistack_dflash.drafter.network import Drafter
@@ -130,6 +132,7 @@ def finetune(
 ) -> None:
     """Train a drafter further, on answers of the kind that it will be used for."""
     need_training()
+    _check_folders(data, held_out, out, resume=resume)
     from optistack_dflash.drafter.network import load_drafter, refuse_float8
 
     drafter = load_drafter(draft)
@@ -168,6 +171,8 @@ def evaluate(
 ) -> None:
     """Measure acceptance, by position, on recorded greedy answers of the target: what an engine would reach on them."""
     need_training()
+    for folder in data:
+        shards_in(folder)
     from optistack_dflash.drafter.acceptance import measure
     from optistack_dflash.drafter.network import load_drafter
 
@@ -187,6 +192,14 @@ def evaluate(
             print(f"{folder}: acceptance length {found.length:.3f} over {found.steps} steps; by position {shares}")
     if json:
         print(json_module.dumps(results))
+
+
+def _check_folders(data: list[Path], held_out: Path | None, out: Path, *, resume: bool) -> None:
+    """InputError when there is nothing to train on or ``out`` is taken, before anything is loaded."""
+    for folder in [*data, *([held_out] if held_out else [])]:
+        shards_in(folder)
+    if (out / "config.json").exists() and not resume:
+        raise InputError(f"{out} holds a drafter.", fix="Go on with it (--resume) or give another folder.")
 
 
 def _run(
@@ -220,8 +233,6 @@ def _run(
     )
     if resume and trainer.resume():
         print(f"resumed at step {trainer.state.step}", flush=True)
-    elif (out / "config.json").exists() and not resume:
-        raise InputError(f"{out} holds a drafter.", fix="Go on with it (--resume) or give another folder.")
     trainer.run()
     print(f"{out}: step {trainer.state.step} after {trainer.state.elapsed_s:.0f} s")
 

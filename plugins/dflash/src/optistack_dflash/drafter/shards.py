@@ -18,6 +18,7 @@ from safetensors.torch import save
 from optistack.errors import InputError
 from optistack_dflash.drafter.network import write_whole
 from optistack_dflash.drafter.provenance import Provenance
+from optistack_dflash.drafter.shard_files import shards_in
 
 FORMAT = "optistack-dflash-tokens-1"
 
@@ -63,14 +64,6 @@ def read_shard(path: Path) -> tuple[Provenance, list[Recorded]]:
         Recorded(tuple(tokens[begin:end]), prompt, metadata["domain"])
         for begin, end, prompt in zip(starts, ends, prompts, strict=False)
     ]
-
-
-def shards_in(folder: Path) -> list[Path]:
-    """``folder`` itself if it is a file, else the shards in and below it, in name order. InputError when none are."""
-    found = [folder] if folder.is_file() else sorted(folder.rglob("*.safetensors"))
-    if not found:
-        raise InputError(f"{folder} holds no recorded tokens.", fix="Collect some: `optistack dflash collect`.")
-    return found
 
 
 def read_folder(folder: Path, *, revision: str, template: str, target: str) -> list[Recorded]:

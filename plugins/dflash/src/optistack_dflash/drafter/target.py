@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from optistack.errors import InputError
 from optistack_dflash.drafter.provenance import fingerprint, template_hash
+from optistack_dflash.drafter.quiet import without_bars
 from optistack_dflash.drafter.shape import DrafterShape
 
 
@@ -37,7 +38,8 @@ class Target:
             config = json.loads((checkpoint / "config.json").read_text())
         except (OSError, ValueError) as error:
             raise InputError(f"{checkpoint} is no checkpoint: {error}.", fix="Give the target's folder.") from error
-        model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype, local_files_only=True)
+        with without_bars():
+            model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype, local_files_only=True)
         model.requires_grad_(False).eval().to(device)
         if not hasattr(model.base_model, "layers"):
             raise InputError(

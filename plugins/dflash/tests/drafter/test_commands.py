@@ -1,0 +1,64 @@
+"""What the commands refuse before they load anything, and what they print while they load."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+
+from optistack.cli.run import run
+from optistack_dflash.drafter.target import Target
+
+
+@pytest.fixture
+def nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object) -> None:
+        pytest.fail("the target was loaded")
+
+    monkeypatch.setattr("optistack_dflash.commands.training.load_target", load)
+    monkeypatch.setattr("optistack_dflash.drafter.collect.read_prompts", load)
+
+
+@pytest.mark.usefixtures("nothing_is_loaded")
+@pytest.mark.parametrize("held_out", [False, True])
+def test_training_on_nothing_is_refused_first(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], held_out: bool
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    missing = tmp_path / "missing"
+    words = ["--data", str(missing)]
+    if held_out:
+        (data / "part-00000.safetensors").touch()
+        words = ["--data", str(data), "--held-out", str(missing)]
+    assert run(["dflash", "train", "--target", str(checkpoint), "--out", str(tmp_path / "out"), *words]) == 2
+    assert f"{missing} holds no recorded tokens." in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("nothing_is_loaded")
+def test_a_folder_that_holds_a_drafter_is_refused_first(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "part-00000.safetensors").touch()
+    words = ["--target", str(checkpoint), "--data", str(tmp_path), "--out", str(checkpoint)]
+    assert run(["dflash", "train", *words]) == 2
+    assert "holds a drafter" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("nothing_is_loaded")
+def test_collecting_where_nobody_answers_is_refused_first(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        words = ["--target", str(checkpoint), "--prompts", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
+        assert run(["dflash", "collect", "--endpoint", url, *words]) == 2
+    assert url in capsys.readouterr().err
+
+
+def test_loading_a_target_prints_nothing(checkpoint: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    Target.load(checkpoint, torch.device("cpu"), torch.float32)
+    assert capfd.readouterr() == ("", "")
