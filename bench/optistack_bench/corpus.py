@@ -93,6 +93,13 @@ def _tokenize(endpoint: Endpoint, model: str, text: str) -> list[int]:
         except (ValueError, LookupError, TypeError):
             tokens = None
         if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+            if response.status_code == 200:
+                raise InputError(
+                    f"{endpoint.url}/tokenize answers, but not with a list of numbers under `tokens`, as vLLM and "
+                    f"SGLang do: {response.text[:120].strip()!r}.",
+                    fix="Is this the address of an engine, or of the router before one? A server of another kind is "
+                    "measured with --domain made: prompts of random words, for which nothing is tokenized.",
+                )
             raise _no_tokens(endpoint, f"{response.status_code} to /tokenize")
         if part.strip() and not tokens:
             raise _no_tokens(endpoint, "/tokenize gives none")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from optistack.errors import CheckFailedError, InputError
 from optistack.verify.endpoint import Endpoint
 from optistack_bench.result import Server
 
@@ -18,10 +19,13 @@ def read_server(front: Endpoint, engine: Endpoint, target: Target, context_token
     """
     from optistack_conformance.engine import read_engine
 
-    info = read_engine(engine)
+    try:
+        info, model = read_engine(engine), front.model()
+    except CheckFailedError as error:  # before anything is measured, it is the address that is wrong
+        raise InputError(error.message, fix=error.fix) from error
     return Server(
         url=target.url,
-        model=front.model(),
+        model=model,
         engine=info.name,
         engine_version=info.version,
         context_tokens=context_tokens or info.max_tokens,

@@ -37,7 +37,8 @@ class Script:
     the metrics once something was asked; ``fail`` the status of the requests with these numbers (from 0); ``dies_at``
     the request at which the server goes away for good; ``cut_at`` the one whose stream ends without a word; ``lie`` is
     added to what usage says of the cache; ``usage`` stands in the place of it all, and False sends none; ``says`` are
-    the deltas of a chat's answer, behind one with a role alone; ``tokenizes`` None answers without any token."""
+    the deltas of a chat's answer, behind one with a role alone; ``tokenizes`` None answers without any token, and a
+    text with another kind of JSON; ``lists`` False lists no model."""
 
     token_s: float = 0.0
     first_s: float = 0.0
@@ -45,8 +46,9 @@ class Script:
     fail: dict[int, int] = field(default_factory=dict)
     dies_at: int | None = None
     cut_at: int | None = None
-    tokenizes: bool | None = True
+    tokenizes: bool | str | None = True
     caches: bool = True
+    lists: bool = True
     metrics_s: float = 0.0
     lie: int = 0
     usage: object = None
@@ -115,7 +117,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(200, {"version": "0.0.0+scripted"})
         elif self.path == "/v1/models":
             length = self.engine.script.context
-            self._json(200, {"data": [{"id": "toy", **({"max_model_len": length} if length else {})}]})
+            model = {"id": "toy", **({"max_model_len": length} if length else {})}
+            self._json(200, {"data": [model] if self.engine.script.lists else []})
         else:
             self._json(404, {})
 
@@ -126,8 +129,8 @@ class _Handler(BaseHTTPRequestHandler):
             if script.tokenizes is False:
                 self._json(404, {})
                 return
-            if script.tokenizes is None:
-                self._json(200, {"tokens": []})
+            if script.tokenizes is not True:
+                self._json(200, {"tokens": []} if script.tokenizes is None else {"answer": script.tokenizes})
                 return
             self._json(200, {"tokens": [500 + ord(letter) % 400 for letter in body["prompt"]]})
             return

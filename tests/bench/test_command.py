@@ -316,3 +316,18 @@ def test_a_sweep_draws_its_points_and_names_the_best(
 def test_a_concurrency_that_is_no_list(engine: Engine, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(engine, "sweep", "--concurrency", text) == 2
     assert "is no list of numbers" in capsys.readouterr().err
+
+
+def test_another_kind_of_answer_to_tokenize_asks_whether_it_is_an_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    with Engine(Script(tokenizes="hello")) as engine:
+        assert run(["bench", "--endpoint", engine.url, "--sessions", "1"]) == 2
+    said = capsys.readouterr().err
+    assert "/tokenize answers, but not with a list of numbers under `tokens`" in said
+    assert '\'{"answer": "hello"}\'' in said
+    assert "Fix: Is this the address of an engine" in said
+
+
+def test_a_server_that_lists_no_model_is_wrong_input(capsys: pytest.CaptureFixture[str]) -> None:
+    with Engine(Script(lists=False)) as engine:
+        assert bench(engine) == 2
+    assert "/v1/models lists no model" in capsys.readouterr().err
