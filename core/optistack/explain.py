@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict
 
@@ -197,6 +197,8 @@ def _setting(path: str, plan: Plan | None) -> Iterator[tuple[str, str]]:
 def _taken(annotation: Any) -> str:
     """What a ``Value[...]`` holds: ``int``, ``str``, ``dict[str, Any]``; allowed words as they are."""
     held = annotation.__pydantic_generic_metadata__["args"][0]
+    if get_origin(held) is Annotated:  # a bound on a number, as in PositiveInt
+        held = get_args(held)[0]
     if get_origin(held) is Literal:
         return ", ".join(map(str, get_args(held)))
     return held.__name__ if type(held) is type else str(held).replace("typing.", "")

@@ -50,6 +50,16 @@ def test_every_setting_has_a_meaning_to_tell() -> None:
     assert [path for path, told in facts.items() if not told.get("means")] == []
 
 
+def test_what_a_setting_takes_is_said_in_words_of_python() -> None:
+    facts = {path: dict(explain(path, Known(rules=(), plugins=())).facts) for path in setting_paths()}
+    assert facts["kv.page_size_tokens"]["takes"] == "int"
+    assert [path for path, told in facts.items() if "Annotated" in told["takes"]] == []
+
+
+def test_a_rule_about_damaged_files_reads_whole_without_a_plan(optistack: Optistack) -> None:
+    assert "…" not in optistack("explain", "hicache-storage-damage").out
+
+
 def test_an_engine(optistack: Optistack) -> None:
     facts = dict(optistack("explain", "vllm", "--json").json["facts"])
     assert facts["supported"].startswith(">=")

@@ -58,7 +58,7 @@ class TestDefault:
     def test_the_reason_gives_the_numbers(self, bench: Any) -> None:
         why = bench.resolve().tier(2).capacity_bytes.origins[0].why
         assert "1024 GiB of RAM less 34 GiB" in why
-        assert "however late" in why
+        assert "the last one finds the others' pools taken" in why
         assert "tokens" in why
 
 

@@ -37,15 +37,12 @@ def _package(context: RuleContext) -> str | None:
     return lacking(context.stack, context.engine)
 
 
-def _damage(context: RuleContext) -> str | None:
+def _damage(context: RuleContext) -> bool:
     tier = context.stack.tier(3)
     if tier is None or tier.backend.value != "file":
-        return None
-    if context.engine.backend == "sglang" and not at_least(context.engine.version, "0.5.23"):
-        return "ends the thread of SGLang that reads storage: nothing more comes from storage until a restart"
-    if context.engine.backend == "vllm" and not at_least(context.engine.version, "0.32"):
-        return "or goes away between look-up and read leaves the request on vLLM waiting without end"
-    return None
+        return False
+    repaired = {"sglang": "0.5.23", "vllm": "0.32"}.get(context.engine.backend)
+    return repaired is not None and not at_least(context.engine.version, repaired)
 
 
 def _copies(context: RuleContext) -> str | None:
@@ -110,9 +107,11 @@ GUARDS = (
         id="hicache-storage-damage",
         severity=Severity.DEGRADED,
         fires=_damage,
-        message="A file that is too short {detail}.",
-        fix="Run `optistack hicache verify --sizes-only --remove` on storage_dir before each start, or use a newer "
-        "engine.",
+        message="A file in storage that is too short does more than miss: SGLang before 0.5.23 then reads nothing from "
+        "storage until a restart, and vLLM before 0.32 lets the request wait without end, as it does when a file goes "
+        "away between look-up and read.",
+        fix="Run `optistack hicache verify --sizes-only --remove` on storage_dir before each start, or use SGLang "
+        "0.5.23 or vLLM 0.32.",
         upstream="sglang 0.5.21 managers/cache_controller.py prefetch_io_aux_func, vllm 0.26 "
         "v1/kv_offload/tiering/manager.py lookup",
         evidence=Evidence.OBSERVED,

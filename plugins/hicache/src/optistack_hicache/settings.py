@@ -83,7 +83,10 @@ def _capacity(options: HiCacheOptions, room: HostRoom, kv: HostKV) -> Value[int]
         asked = room.rounded(min(by_fraction, room.largest_bytes(kv)), kv)
         why = f"{fraction:.0%} of {room.describe()}"
         if room.largest_bytes(kv) < by_fraction:
-            why += ", and less, so that every rank's check passes however late it asks"
+            why += (
+                ", lowered so that SGLang starts: each rank checks the RAM that is free when it asks, and the last one "
+                "finds the others' pools taken already"
+            )
     if asked <= 0:
         raise PlanRefusedError(
             f"There is no room for a host tier: {room.describe()}"
