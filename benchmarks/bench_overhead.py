@@ -23,8 +23,8 @@ from typing import Any
 
 from optistack.apply.ports import free_port
 from optistack_bench import client
+from optistack_bench.ending import no_collection
 from optistack_bench.load import Loop, Player
-from optistack_bench.measure import no_collection
 from optistack_bench.statistics import quantile
 from optistack_bench.synthetic import SHAPES, Texts
 from optistack_bench.tokens import TokenMaker

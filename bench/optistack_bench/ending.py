@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -19,7 +20,7 @@ def run_until_told(work: Coroutine[Any, Any, T]) -> T:
     """The result of ``work``, which SIGTERM and SIGHUP cancel, as Ctrl-C does under ``asyncio.run``.
 
     An exception that a signal handler raises ends whatever callback is running, and leaves tasks behind in a loop that
-    is closed. Raises Interrupted when everything is cancelled and has ended.
+    is closed; raised in a finalizer, it is lost. Raises Interrupted when everything is cancelled and has ended.
     """
     told: list[int] = []
     cancel: list[Callable[[], object]] = []
@@ -42,7 +43,7 @@ def run_until_told(work: Coroutine[Any, Any, T]) -> T:
         finally:
             cancel.clear()
 
-    with _handled(tell):
+    with _handled(tell), no_collection():
         try:
             result = asyncio.run(main())
         except asyncio.CancelledError:
@@ -67,3 +68,19 @@ def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
     finally:
         for signum, old in before.items():
             signal.signal(signum, old)
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Without the garbage collector, whose pauses would stand in the latencies; a repeat makes little garbage.
+
+    The closed loop is garbage with a finalizer: it is collected at the end, while signals are only noted."""
+    was = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect()
+        if was:
+            gc.enable()

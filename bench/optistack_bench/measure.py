@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time
 
@@ -193,8 +192,7 @@ class Bench:
                     watch.cancel()
                     await asyncio.gather(watch, return_exceptions=True)
 
-        with no_collection():
-            return run_until_told(work())
+        return run_until_told(work())
 
     def _fields(self) -> dict[str, object]:
         """What every request asks for: greedy answers of exactly the length that the workload says, which no chat has:
@@ -220,16 +218,3 @@ class Bench:
         """``""`` when somebody takes connections at ``url``, else why the server is gone."""
         there = await asyncio.to_thread(takes_connections, url, os.environ.get(API_KEY_VARIABLE))
         return "" if there else f"No engine answers at {url}."
-
-
-@contextlib.contextmanager
-def no_collection() -> Iterator[None]:
-    """Without the garbage collector, whose pauses would stand in the latencies; a repeat makes little garbage."""
-    was = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
