@@ -62,12 +62,13 @@ def test_drafts_as_good_on_a_hit_pass_and_poor_ones_fail() -> None:
     assert survives(run(GOOD, 0), run(GOOD, HIT)).status is Status.PASS
     assert survives(run(GOOD, 0), run(POOR, HIT)).status is Status.FAIL
     assert survives(run(GOOD, 0), run(None, HIT)).status is Status.FAIL
+    assert survives(run(GOOD, 0), run(POOR, None)).status is Status.FAIL
 
 
 @pytest.mark.parametrize(
     ("cold", "warm", "why"), [(0, 0, "0 tokens"), (0, PAGE, "64 tokens"), (HIT, HIT, "0 tokens"), (0, None, "not say")]
 )
-def test_what_was_no_hit_is_not_judged(cold: float | None, warm: float | None, why: str) -> None:
+def test_what_was_no_hit_does_not_pass(cold: float | None, warm: float | None, why: str) -> None:
     answer = survives(run(GOOD, cold), run(GOOD, warm))
     assert (answer.status, why in answer.why) == (Status.UNPROVEN, True), answer
     margin = greedy_margin(cast(Any, FakeBench([run(GOOD, cold), run(GOOD, warm)])))

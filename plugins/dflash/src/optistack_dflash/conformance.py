@@ -46,21 +46,19 @@ def warm_acceptance(bench: Bench) -> Answer:
     cold, warm = fresh.drafts, again.drafts
     if cold is None:
         return _undrafted(bench)
-    if unseen := _why_no_hit(bench, fresh, again):
-        return Answer(Status.UNPROVEN, "no hit to judge", why=unseen)
     if warm is None:
-        return Answer(
-            Status.FAIL, "no draft", why=f"nothing is drafted on a cached prefix, {cold.number:g} on a fresh one"
-        )
+        return Answer(Status.FAIL, "no draft", why=f"nothing is drafted the second time, {cold.number:g} the first")
     if not any((cold.accepted, warm.accepted)):
         idle = "nothing was accepted, cold or warm: the draft is untrained or was trained for another target"
         return Answer(Status.UNPROVEN, f"acceptance length 1.00 over {cold.number + warm.number:g} drafts", why=idle)
     verdict = judge_acceptance(warm, cold)
     says = f"{warm.length:.2f} warm, {cold.length:.2f} cold, over {warm.number:g} and {cold.number:g} drafts"
-    why = (
-        "" if verdict.outcome is Outcome.PASS else f"{verdict.share:.2f} of the cold length (p = {verdict.p_value:.2g})"
-    )
-    return Answer(STATUS[verdict.outcome], says, "the engine's own counts of drafts and accepted tokens", why)
+    proof = "the engine's own counts of drafts and accepted tokens"
+    if verdict.outcome is not Outcome.PASS:
+        why = f"{verdict.share:.2f} of the cold length (p = {verdict.p_value:.2g})"
+        return Answer(STATUS[verdict.outcome], says, proof, why)
+    unseen = _why_no_hit(bench, fresh, again)
+    return Answer(Status.UNPROVEN if unseen else Status.PASS, says, proof, unseen)
 
 
 def _undrafted(bench: Bench) -> Answer:
