@@ -12,6 +12,7 @@ import pytest
 from optistack.verify.metrics import Metrics, parse_metrics
 from optistack.verify.receipt import Status
 from optistack_conformance.bench import Answer
+from optistack_conformance.engine import EngineInfo
 from optistack_conformance.sequences import Run
 from optistack_quant_nvfp4.conformance import BATCHES, PROMPTS, shapes_agree
 
@@ -34,11 +35,13 @@ class FakeBench:
     client: Engine
     wrong: tuple[int, ...] = ()
     tokens: int = 24
+    engine: EngineInfo = field(default_factory=lambda: EngineInfo("vllm", "0", "m", max_tokens=100))
 
     def prompts(self, number: int, name: str) -> list[tuple[int, ...]]:
         return [(0,)] * number
 
     def run(self, prompts: list[tuple[int, ...]], concurrency: int, alone: int) -> Run:
+        assert 1 + self.tokens < 100
         self.client.running = min(concurrency, self.client.at_once or concurrency)
         for _ in range(2):  # the second reading began after the first, which may have begun before the requests did
             self.client.read.clear()

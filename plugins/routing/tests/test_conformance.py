@@ -23,8 +23,9 @@ def run(told: int | None, counted: float | None = None) -> Run:
     return Run(cast(Any, [one] * SESSIONS), None, counted if told is None else told * SESSIONS)
 
 
-def judged(fresh: Run, again: Run, *, kept: bool = True, **engine: Any) -> Answer:
-    runs = [fresh, again]
+def judged(*found: Run, kept: bool = True, **engine: Any) -> Answer:
+    """The case on an engine that answers as ``found``, and then so again."""
+    runs = [*found, *found]
     bench = SimpleNamespace(
         engine=EngineInfo("vllm", "0", "m", **{"page_tokens": PAGE, **engine}),
         prompts=lambda number, name: [(0,) * 200] * number,
@@ -62,6 +63,12 @@ def test_a_new_session_from_the_cache_fails_and_so_does_another_sessions_answer(
     assert judged(run(PAGE), run(TOLD)).status is Status.FAIL
     assert judged(run(0), run(0), kept=False).status is Status.FAIL
     assert judged(run(None), run(None), kept=False).status is Status.FAIL
+
+
+def test_a_page_in_common_with_an_older_text_is_a_leak_when_it_happens_again() -> None:
+    assert judged(run(PAGE), run(TOLD), run(0), run(TOLD)).status is Status.PASS
+    assert judged(run(PAGE), run(TOLD), run(PAGE), run(TOLD)).status is Status.FAIL
+    assert judged(run(2 * PAGE), run(TOLD), run(0), run(TOLD)).status is Status.FAIL
 
 
 def test_a_few_first_tokens_in_common_are_no_leak_where_a_page_is_one_token() -> None:

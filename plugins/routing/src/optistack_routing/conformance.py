@@ -48,20 +48,35 @@ def prefix_stays(bench: Bench) -> Answer:
 
 def sessions_do_not_leak(bench: Bench) -> Answer:
     """Sessions that share pages behind different beginnings, interleaved and then repeated from the cache."""
-    prompts = bench.prompts(SESSIONS, "routing/sessions-do-not-leak")
-    fresh, again = bench.run(prompts, concurrency=CONCURRENCY), bench.run(prompts, concurrency=CONCURRENCY)
-    verdict = bench.margin(fresh, again)
-    told = [one.decoded.cached_tokens for one in fresh.sequences if one.decoded.cached_tokens is not None]
     # Where pages are shorter, two texts may begin with the same few tokens, which then come from the cache rightly.
     page = max(bench.engine.page_tokens or NO_PAGE_TOKENS, LEAST_PAGE_TOKENS)
-    if told and max(told) >= page:
-        says = f"{max(told):,} tokens of a new session came from the cache"
+    runs = fresh, again = _twice(bench)
+    found = _most_cached(fresh)
+    if page <= found < 2 * page:
+        # Of its own page alone, not of the shared ones behind: another text may have begun like it, but not twice.
+        fresh, again = _twice(bench)
+        runs = (*runs, fresh, again)
+        found = _most_cached(fresh)
+    verdict = bench.margin(*runs)
+    if found >= page:
+        says = f"{found:,} tokens of a new session came from the cache"
         return Answer(Status.FAIL, says, "cached tokens of each answer", "its first page was new, so nothing could")
     says, proof = verdict.describe(), "the same tokens scored in one prefill"
     if not verdict.passed:
         return Answer(Status.FAIL, says, proof, "a session's answer follows another session's tokens")
     unseen = _why_unseen(bench, fresh, again, page)
     return Answer(Status.UNPROVEN if unseen else Status.PASS, says, proof, unseen)
+
+
+def _twice(bench: Bench) -> tuple[Run, Run]:
+    """New sessions, and the same again."""
+    prompts = bench.prompts(SESSIONS, "routing/sessions-do-not-leak")
+    return bench.run(prompts, concurrency=CONCURRENCY), bench.run(prompts, concurrency=CONCURRENCY)
+
+
+def _most_cached(run: Run) -> int:
+    """Of one prompt, as the answers tell."""
+    return max(one.decoded.cached_tokens or 0 for one in run.sequences)
 
 
 def _why_unseen(bench: Bench, fresh: Run, again: Run, page_tokens: int) -> str:
