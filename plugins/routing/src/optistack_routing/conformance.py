@@ -50,12 +50,13 @@ def sessions_do_not_leak(bench: Bench) -> Answer:
     """Sessions that share pages behind different beginnings, interleaved and then repeated from the cache."""
     # Where pages are shorter, two texts may begin with the same few tokens, which then come from the cache rightly.
     page = max(bench.engine.page_tokens or NO_PAGE_TOKENS, LEAST_PAGE_TOKENS)
-    runs = fresh, again = _twice(bench)
+    fresh, again = _twice(bench)
+    runs = [fresh, again]
     found = _most_cached(fresh)
     if page <= found < 2 * page:
         # Of its own page alone, not of the shared ones behind: another text may have begun like it, but not twice.
         fresh, again = _twice(bench)
-        runs = (*runs, fresh, again)
+        runs += [fresh, again]
         found = _most_cached(fresh)
     verdict = bench.margin(*runs)
     if found >= page:
