@@ -16,7 +16,7 @@ from optistack_conformance.tiers.contract import test_cancellation as case
 
 class Engine:
     """Counts what runs. ``leaks`` of its first streams run on, until the count was read ``ends_after`` times.
-    ``writes_on``: to the end, though it frees the request; ``fast``: all of it before the first event is out."""
+    ``writes_on``: to the end, though it frees the request; ``fast``: up to so many before the first event is out."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Engine:
         leaks: int = 0,
         ends_after: int = 10**6,
         writes_on: bool = False,
-        fast: bool = False,
+        fast: int = 0,
         counts: bool = True,
     ) -> None:
         self.fast = fast
@@ -41,7 +41,7 @@ class Engine:
     @contextmanager
     def open_stream(self, _: str, **fields: Any) -> Iterator[Iterator[str]]:
         self.streams, self.reads, self.running = self.streams + 1, 0, 1
-        self.written += fields["max_tokens"] if self.fast else 0
+        self.written += min(self.fast, fields["max_tokens"])
         yield iter(["{}"])
         leaked = self.streams <= self.leaks
         self.running = int(leaked)
@@ -83,13 +83,19 @@ def test_what_never_ends_fails_at_the_first_try(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_answer_written_to_its_end_before_anybody_looked_fails() -> None:
-    with pytest.raises(AssertionError, match="wrote all 600 tokens"):
+    with pytest.raises(AssertionError, match="wrote all 2000 tokens"):
         judge(Engine(writes_on=True))
 
 
+def test_a_fast_engine_is_asked_for_more() -> None:
+    engine = Engine(fast=1_500)
+    judge(engine)
+    assert engine.streams == 2
+
+
 def test_an_answer_that_was_written_before_the_client_could_leave_is_not_judged() -> None:
-    with pytest.raises(pytest.skip.Exception, match="wrote 600 of 600 tokens before"):
-        judge(Engine(fast=True))
+    with pytest.raises(pytest.skip.Exception, match="wrote 4080 tokens, or counted"):
+        judge(Engine(fast=10_000))
 
 
 def test_an_engine_that_does_not_count_is_not_judged() -> None:
