@@ -43,6 +43,8 @@ class FakeEngine:
 
     dialect: str = "vllm"
     block_tokens: int = 7
+    cut_tokens: int = 0
+    """By so much one draft in four is shorter."""
     accepted: int = 0
     faults: set[str] = field(default_factory=set)
     counters: list[int] = field(default_factory=lambda: [100, 700, 50])
@@ -96,7 +98,8 @@ class FakeEngine:
         accepted = self.accepted // 2 if warm and "forgets" in self.faults else self.accepted
         idle = "idle" in self.faults or (warm and "stops" in self.faults)
         steps = 0 if idle else max(1, -(-max_tokens // (1 + accepted)))
-        self.counters = [self.counters[0] + steps, self.counters[1] + steps * self.block_tokens, self.counters[2]]
+        proposed = steps * self.block_tokens - steps // 4 * self.cut_tokens
+        self.counters = [self.counters[0] + steps, self.counters[1] + proposed, self.counters[2]]
         self.counters[2] += steps * accepted
         return ids[len(prompt) :]
 
@@ -190,6 +193,19 @@ def test_another_number_of_draft_tokens_fails(check: Check) -> None:
     result = check(block_tokens=4)["dflash/draft-tokens"]
     assert (result.status, result.asked) == (Status.FAIL, "7 tokens a draft")
     assert result.engine_says == "4 tokens a draft"
+
+
+@pytest.mark.parametrize(
+    ("cut", "status"), [(1, Status.PASS), (3, Status.UNPROVEN), (4, Status.FAIL)], ids=["few", "many", "all-as-if"]
+)
+def test_drafts_that_are_cut_short_are_no_wrong_setting(check: Check, cut: int, status: Status) -> None:
+    result = check(cut_tokens=cut)["dflash/draft-tokens"]
+    assert (result.status, "cut short" in result.why) == (status, status is not Status.FAIL), result
+
+
+@pytest.mark.parametrize("block_tokens", [6, 8])
+def test_one_draft_token_more_or_less_fails(check: Check, block_tokens: int) -> None:
+    assert check(block_tokens=block_tokens)["dflash/draft-tokens"].status is Status.FAIL
 
 
 @pytest.mark.parametrize(("accepted", "status"), [(0, Status.FAIL), (3, Status.PASS)])

@@ -42,14 +42,18 @@ class FakeEngine:
     copied: int = 0
     silent_reads: int = 0
     """Metrics pages that show nothing of the tier, after the prompt too."""
+    publishes_with_a_step: bool = False
+    """The page shows what was copied when the engine took its last step, and copying takes longer."""
+    page: str = ""
 
     def endpoint(self) -> Endpoint:
+        self.page = self.metrics()
         return Endpoint("http://engine", transport=httpx.MockTransport(self.handle))
 
     def handle(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path
         if path == "/metrics" and "blind" not in self.faults:
-            return httpx.Response(200, text=self.metrics())
+            return httpx.Response(200, text=self.page if self.publishes_with_a_step else self.metrics())
         if path == "/v1/models":
             return httpx.Response(200, json={"data": [{"id": "m"}]})
         if path != "/v1/completions":
@@ -57,6 +61,7 @@ class FakeEngine:
         if "crash" in self.faults:
             return httpx.Response(500, text="cudaMemcpyBatchAsync failed")
         prompt = json.loads(request.content)["prompt"]
+        self.page = self.metrics()
         self.uses[prompt] = self.uses.get(prompt, 0) + 1
         if self.uses[prompt] == (2 if self.selective else 1) and "no-copies" not in self.faults:
             self.copied += PROMPT_TOKENS
@@ -162,7 +167,15 @@ def test_counters_that_show_late_are_waited_for(check: Check, monkeypatch: pytes
     assert results["hicache/storage-writes"].status is Status.PASS
 
 
-def test_a_tier_that_nothing_is_copied_to_fails(check: Check) -> None:
+def test_an_idle_engine_is_made_to_publish_what_it_copied(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optistack_hicache.probe, "DEADLINE_S", 1.0)
+    results = check(FILE, publishes_with_a_step=True)
+    assert results["hicache/host-stores"].status is Status.PASS
+    assert results["hicache/storage-writes"].status is Status.PASS
+
+
+def test_a_tier_that_nothing_is_copied_to_fails(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optistack_hicache.probe, "DEADLINE_S", 1.0)
     assert check(faults={"no-copies"})["hicache/host-stores"].status is Status.FAIL
 
 

@@ -150,6 +150,8 @@ class Engine:
     ``reports``   whether its answers say how much was cached; ``counts`` whether its metrics do
     ``claims``    a figure that it reports whatever is true
     ``ranks``     attention ranks that take turns, each with a cache of its own
+    ``late``      readings of the metrics after an answer that do not show it yet
+    ``others``    prompt tokens of other clients, which come with each answer's
     """
 
     page: int = 128
@@ -165,6 +167,9 @@ class Engine:
     prompts: list[str] = field(default_factory=list)
     hits: int = 0
     tokens: int = 0
+    late: int = 0
+    others: int = 0
+    stale: list[str] = field(default_factory=list)
 
     def endpoint(self) -> Endpoint:
         return Endpoint("http://engine", transport=httpx.MockTransport(self._answer))
@@ -173,7 +178,7 @@ class Engine:
         if request.url.path == "/v1/models":
             return httpx.Response(200, json={"data": [{"id": "m"}]})
         if request.url.path == "/metrics":
-            return httpx.Response(200, text=self._metrics())
+            return httpx.Response(200, text=self.stale.pop() if self.stale else self._metrics())
         if request.url.path == "/server_info" and self.flavour == "sglang":
             return httpx.Response(200, json={"page_size": self.page} if self.says_page else {})
         if request.url.path == "/v1/completions":
@@ -183,6 +188,7 @@ class Engine:
     def _complete(self, prompt: str) -> httpx.Response:
         if self.broken:
             return httpx.Response(500, text="out of memory")
+        self.stale = [self._metrics()] * self.late
         rank = len(self.prompts) % self.ranks
         seen = [old for old in self.prompts[rank :: self.ranks] if self.caches and prompt.startswith(old)]
         self.prompts.append(prompt)
@@ -190,7 +196,7 @@ class Engine:
         shared = min(tokens - 1, max((len(old.split()) for old in seen), default=0))
         cached = max(0, (shared // self.page - self.dropped) * self.page)
         self.hits += cached
-        self.tokens += tokens
+        self.tokens += tokens + self.others
         usage: dict[str, Any] = {"prompt_tokens": tokens, "completion_tokens": 1}
         if self.reports:
             usage["prompt_tokens_details"] = {"cached_tokens": cached if self.claims is None else self.claims}

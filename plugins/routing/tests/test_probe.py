@@ -8,6 +8,7 @@ import pytest
 
 import optistack_routing
 from optistack.verify.receipt import CheckResult, Status
+from optistack_routing import probe
 
 
 def check(world: Any, engine: Any) -> CheckResult:
@@ -96,10 +97,23 @@ def test_each_attention_rank_has_a_cache_of_its_own(world: Any, engine: Any) -> 
 def test_an_engine_that_does_not_report_is_not_proven(world: Any, engine: Any) -> None:
     result = check(world, engine(reports=False))
     assert (result.status, "cache report" in result.why) == (Status.UNPROVEN, True)
+
+
+def test_an_engine_that_neither_reports_nor_counts_is_not_proven(
+    world: Any, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "DEADLINE_S", 0.2)
     assert check(world, engine(reports=False, counts=False)).status is Status.UNPROVEN
 
 
-def test_a_counter_that_stands_still_is_proof_enough_against_it(world: Any, engine: Any) -> None:
+def test_a_counter_that_moves_late_is_waited_for(world: Any, engine: Any) -> None:
+    assert check(world, engine(reports=False, late=3)).status is Status.UNPROVEN
+
+
+def test_a_counter_that_stands_still_is_proof_enough_against_it(
+    world: Any, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "DEADLINE_S", 0.2)
     assert check(world, engine(reports=False, caches=False)).status is Status.FAIL
 
 

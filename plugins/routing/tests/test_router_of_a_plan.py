@@ -23,9 +23,10 @@ from optistack.apply.ports import free_port
 from optistack.errors import PlanRefusedError
 from optistack.launch import Place
 from optistack.plan.plan import Plan
-from optistack.verify.endpoint import Endpoint
+from optistack.verify.endpoint import Completion, Endpoint
 from optistack.verify.front import RunningFront
 from optistack.verify.receipt import CheckResult, Status
+from optistack_routing import probe_router
 from optistack_routing.launch import ADMIN, FILE, render
 from optistack_routing.policy.parameters import Parameters
 from optistack_routing.router.policy import parameters_of
@@ -195,6 +196,45 @@ def test_another_policy_than_the_plans_fails(world: Any, engine: Any, tmp_path: 
 def test_engines_that_cache_nothing_fail(world: Any, engine: Any, tmp_path: Path) -> None:
     results = probed(world.spread(replicas=2).plan(), [engine(caches=False), engine(caches=False)], tmp_path)
     assert results["routing/session-stays"].status is Status.FAIL
+
+
+def test_a_count_that_comes_late_is_waited_for(world: Any, engine: Any, tmp_path: Path) -> None:
+    results = probed(world.spread(replicas=2).plan(), [engine(late=4), engine(late=4)], tmp_path)
+    stays = results["routing/session-stays"]
+    assert (stays.status, "both turns at http://127.0.0.1" in stays.engine_says) == (Status.PASS, True), stays
+
+
+def turns(tokens: int, cached: int) -> list[Completion]:
+    return [Completion("", tokens, 1, found, {}) for found in (0, cached)]
+
+
+@pytest.mark.parametrize(
+    ("moved", "cached", "status"),
+    [
+        ({"a": 2000}, 960, Status.PASS),
+        ({"a": 2700}, 960, Status.PASS),
+        ({"a": 1000, "b": 1000}, 960, Status.FAIL),  # a tier that both share gave the KV to the wrong one
+        ({"a": 2000, "b": 700}, 960, Status.UNPROVEN),
+        ({}, 960, Status.UNPROVEN),
+        ({}, 0, Status.FAIL),
+        ({"a": 2000}, 0, Status.FAIL),
+        ({"a": 2000, "b": 700}, 0, Status.FAIL),
+    ],
+)
+def test_where_the_turns_went_is_told_from_what_others_asked(
+    world: Any, moved: dict[str, float], cached: int, status: Status
+) -> None:
+    result = probe_router._stays(world.spread(replicas=2).plan(), 64, *turns(1000, cached), moved)
+    assert result.status is status, result
+
+
+def test_replicas_that_count_nothing_leave_open_where_the_turns_went(
+    world: Any, engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe_router, "SETTLED_S", 1.0)
+    replicas = [engine(counts=False), engine(counts=False)]
+    stays = probed(world.spread(replicas=2).plan(), replicas, tmp_path)["routing/session-stays"]
+    assert (stays.status, "tokens cached" in stays.engine_says) == (Status.UNPROVEN, True), stays
 
 
 def test_policies_without_sessions_promise_none(world: Any, engine: Any, tmp_path: Path) -> None:

@@ -80,15 +80,7 @@ def _judge_drafting(plan: Plan, drafting: Drafting | None) -> Iterator[CheckResu
     )
     if not moved:
         return
-    as_planned = abs(drafting.tokens_per_draft - (planned or 0)) < 1e-6
-    yield _result(
-        plan,
-        "draft-tokens",
-        Status.PASS if as_planned else Status.FAIL,
-        asked=f"{planned} tokens a draft",
-        engine_says=f"{drafting.tokens_per_draft:g} tokens a draft",
-        proof=drafting.proof,
-    )
+    yield _draft_tokens(plan, drafting, planned or 0)
     least = plan.options_of("dflash").get("min_acceptance_length")
     if least is not None:
         enough = drafting.acceptance_length >= least
@@ -101,6 +93,30 @@ def _judge_drafting(plan: Plan, drafting: Drafting | None) -> Iterator[CheckResu
             f"{len(CODE_PROMPTS)} code prompts",
             proof=drafting.proof,
         )
+
+
+def _draft_tokens(plan: Plan, drafting: Drafting, planned: int) -> CheckResult:
+    """A wrong number shows in every draft, so the mean is off by one and more; that of the right number is a little
+    less where some drafts are cut short, and other clients' drafts are counted, too."""
+    mean = drafting.tokens_per_draft
+    exact = abs(mean - planned) < 1e-6
+    short = planned - 1 < mean < planned and not exact
+    mostly_whole = short and mean > planned - 0.5
+    why = (
+        "some drafts were cut short: at the end of a context or by a grammar, of other requests perhaps"
+        if short
+        else ""
+    )
+    status = Status.PASS if exact or mostly_whole else Status.UNPROVEN if short else Status.FAIL
+    return _result(
+        plan,
+        "draft-tokens",
+        status,
+        asked=f"{planned} tokens a draft",
+        engine_says=f"{mean:.5g} tokens a draft",
+        proof=drafting.proof,
+        why=why,
+    )
 
 
 def _greedy_margin(plan: Plan, endpoint: Endpoint, generations: Sequence[Generation]) -> CheckResult:

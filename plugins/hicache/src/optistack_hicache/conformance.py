@@ -31,6 +31,9 @@ def tier_hit(bench: Bench) -> Answer:
     before = tier_hits(bench.client)
     back = bench.run(prompts)
     moved = tier_hits(bench.client) - before
+    if moved <= 0 and bench.engine.engines > 1:
+        why = f"others of the {bench.engine.engines} engines on this port may have got the first prompts again"
+        return Answer(Status.UNPROVEN, "0 tokens from the tier", why=why)
     if moved <= 0:
         why = "after the device was filled with other prompts, nothing of the first ones came from a tier"
         return Answer(Status.FAIL, "0 tokens from the tier", why=why)
@@ -39,8 +42,10 @@ def tier_hit(bench: Bench) -> Answer:
         [one.kl for one in back.sequences], [one.kl for one in cold.sequences], ceiling(bench.engine.kv_dtype)
     )
     says = f"{moved:,.0f} tokens from the tier; {verdict.describe()}; KL {kl.mean:.2g} nat (at most {kl.threshold:.2g})"
+    if verdict.passed and kl.outcome is Outcome.INCONCLUSIVE:
+        return Answer(Status.UNPROVEN, says, PROOF, "without a cache, too, decode and prefill differ by more than this")
     why = "answers on KV from the tier are not those of a prefill: what came back is not what went down"
-    return Answer.of(verdict.passed and kl.outcome is not Outcome.FAIL, says, proof=PROOF, why=why)
+    return Answer.of(verdict.passed and kl.outcome is Outcome.PASS, says, proof=PROOF, why=why)
 
 
 CASES: Sequence[ConformanceCase] = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from optistack.verify.metrics import Metrics
 
 NAME = "routing"
+DEADLINE_S = 10.0
+POLL_S = 0.1
 NO_ROUTER = "no router of this stack stands before this engine, and an engine does not know how it was chosen"
 
 
@@ -72,15 +75,22 @@ def _by_report(first: Completion, best: Completion, bound: int) -> CheckResult:
 
 
 def _by_counter(plan: Plan, endpoint: Endpoint, before: Metrics) -> CheckResult:
-    """Without a report for each request, a counter that stands still proves at least that nothing was cached."""
+    """Without a report for each request, a counter that stands still proves at least that nothing was cached. It is
+    published a little after the answer, so it is given time to move."""
     name = prefix.HIT_COUNTERS.get(plan.engine.backend, "")
-    after = endpoint.metrics().total(name)
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        after = endpoint.metrics().total(name)
+        moved = (after or 0.0) - (before.total(name) or 0.0)
+        if moved > 0 or time.monotonic() >= deadline or not before.samples:
+            break
+        time.sleep(POLL_S)
     silent = "the answers have no usage.prompt_tokens_details"
     if after is None:
         return _result("nothing", f"{silent}, and there is no counter of cached tokens", Status.UNPROVEN)
-    moved = after - (before.total(name) or 0.0)
     if moved <= 0:
-        return _result("0 tokens cached", f"{name} stands still at {after:,.0f}; {silent}", Status.FAIL)
+        proof = f"{name} stands still at {after:,.0f} for {DEADLINE_S:g} s; {silent}"
+        return _result("0 tokens cached", proof, Status.FAIL)
     why = "other requests may have moved the counter; switch the cache report on"
     return _result(f"{moved:,.0f} tokens cached in all", f"{name}; {silent}", Status.UNPROVEN, why)
 

@@ -126,12 +126,8 @@ def _session(plan: Plan, front: RunningFront, admin: Endpoint) -> Iterator[Check
     except CheckFailedError as error:
         yield _result("session-stays", "a session's next turn finds its KV", "an error", str(error), False)
         return
-    served = [
-        replica.url
-        for replica, count in zip(front.replicas, before, strict=True)
-        if _prompt_tokens(plan, replica) != count
-    ]
-    yield _stays(plan, page, first, second, served)
+    asked = first.prompt_tokens + second.prompt_tokens
+    yield _stays(plan, page, first, second, _moved(plan, front, before, least=asked - (second.cached_tokens or 0)))
     if plan.stack.routing.precise.value:
         yield _predicted(admin, predictions)
 
@@ -140,7 +136,26 @@ def _prompt_tokens(plan: Plan, replica: Endpoint) -> float | None:
     return replica.metrics().total(PROMPT_COUNTERS.get(plan.engine.backend, ""))
 
 
-def _stays(plan: Plan, page: int, first: Completion, second: Completion, served: list[str]) -> CheckResult:
+def _moved(plan: Plan, front: RunningFront, before: list[float | None], *, least: float) -> dict[str, float]:
+    """By how much the count of prompt tokens rose at each replica where it did, once all of them together rose by
+    ``least`` and stand still: engines publish a count a little after an answer is out, SGLang none before the first.
+    """
+    deadline = time.monotonic() + SETTLED_S
+    last: dict[str, float] = {}
+    while True:
+        rises = {
+            replica.url: (_prompt_tokens(plan, replica) or 0.0) - (count or 0.0)
+            for replica, count in zip(front.replicas, before, strict=True)
+        }
+        moved = {url: rise for url, rise in rises.items() if rise > 0}
+        if (sum(moved.values()) >= least and moved == last) or time.monotonic() >= deadline:
+            return moved
+        last = moved
+        time.sleep(POLL_S)
+
+
+def _stays(plan: Plan, page: int, first: Completion, second: Completion, moved: dict[str, float]) -> CheckResult:
+    """``moved``: by how many prompt tokens each replica's count rose, those of others' requests among them."""
     asked = "a session's next turn goes where its KV is"
     bound = first.prompt_tokens - prefix.pages_left_out(plan) * page
     cached = second.cached_tokens
@@ -148,11 +163,19 @@ def _stays(plan: Plan, page: int, first: Completion, second: Completion, served:
         return _unproven("session-stays", asked, "the answers have no usage.prompt_tokens_details")
     if bound <= 0:
         return _unproven("session-stays", asked, f"{first.prompt_tokens} tokens are too short for pages of {page}")
-    where = f"both turns at {served[0]}" if len(served) == 1 else f"turns at {', '.join(served) or 'nobody known'}"
+    where = (
+        f"both turns at {next(iter(moved))}" if len(moved) == 1 else f"turns at {', '.join(moved) or 'nobody known'}"
+    )
     says = f"{cached:,} of {second.prompt_tokens:,} tokens cached in the second turn, {where}"
     counter = PROMPT_COUNTERS.get(plan.engine.backend, "")
     proof = f"usage.prompt_tokens_details.cached_tokens, at least {bound:,} expected; {counter} of each replica"
-    return _result("session-stays", asked, says, proof, cached >= bound and len(served) <= 1)
+    if cached >= bound and not moved:
+        # The KV was found, but a tier that replicas share would have given it to any of them.
+        return _unproven("session-stays", asked, "no count of prompt tokens rose at a replica", says)
+    others = sum(moved.values()) - first.prompt_tokens - second.prompt_tokens
+    if cached >= bound and len(moved) > 1 and others > 0:
+        return _unproven("session-stays", asked, f"the counts rose by {others:,.0f} tokens of others, too", says)
+    return _result("session-stays", asked, says, proof, cached >= bound and len(moved) == 1)
 
 
 def _predicted(admin: Endpoint, before: dict[str, Any] | None) -> CheckResult:
@@ -179,7 +202,7 @@ def _result(check: str, asked: str, says: str, proof: str, passed: bool, why: st
     )
 
 
-def _unproven(check: str, asked: str, why: str) -> CheckResult:
+def _unproven(check: str, asked: str, why: str, says: str = "nothing") -> CheckResult:
     return CheckResult(
-        id=f"{ME}/{check}", promised_by=ME, asked=asked, engine_says="nothing", proof=why, status=Status.UNPROVEN
+        id=f"{ME}/{check}", promised_by=ME, asked=asked, engine_says=says, proof=why, status=Status.UNPROVEN
     )
