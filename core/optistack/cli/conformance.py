@@ -84,6 +84,7 @@ def conformance(
         return
     from optistack.cli import screen
     from optistack.errors import InputError
+    from optistack.files import check_writable
     from optistack_conformance.selection import read_selection
 
     if (endpoint is None) == (stack is None):
@@ -94,7 +95,7 @@ def conformance(
         raise InputError(f"--checkpoint {checkpoint} is no folder.", fix="Give the folder with tokenizer.json.")
     for option, path in (("--record", record), ("--html", html), ("--junit", junit)):
         if path is not None:
-            evaluations.check_writable(option, path)
+            check_writable(option, path)
     given = {
         "profile": profile,
         "lossy": lossy,
@@ -126,10 +127,10 @@ def conformance(
             progress.step(f"Running the cases on {endpoint}")
             report = run_suite(selection, junit=junit, progress=progress.detail)
     if html is not None:
-        from optistack.files import write_whole
+        from optistack.files import write_file
         from optistack_conformance.reports.html import html_page
 
-        write_whole(html, html_page(report), mode=0o644)
+        write_file(html, html_page(report), mode=0o644)
     _show(report, json)
     raise typer.Exit(report.exit_code)
 

@@ -124,7 +124,7 @@ def _show_diff(made: Plan, other: Path, chosen: options.Choice, name: Path, *, j
 def _write_script(made: Plan, path: Path | None) -> None:
     from optistack.cli import screen
     from optistack.engines.environment import installed_engines
-    from optistack.plan.lock import write_file
+    from optistack.files import write_file
     from optistack.plan.script import script
     from optistack.secrets import secrets_of
 
