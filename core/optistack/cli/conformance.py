@@ -39,6 +39,7 @@ def conformance(
     stack: Annotated[
         Path | None, typer.Option("--stack", metavar="FILE", help="Start this stack without and with its plugins.")
     ] = None,
+    backend: options.Backend = None,
     profile: Annotated[
         str, typer.Option("--profile", metavar="NAME", help="quick or full: the sample sizes.")
     ] = "quick",
@@ -91,6 +92,8 @@ def conformance(
         raise InputError("What is to be checked?", fix="Give either --endpoint URL or --stack FILE.")
     if stack is not None and (baseline is not None or baseline_file is not None):
         raise InputError("With --stack the stack without its plugins is the baseline.", fix="Leave the other one out.")
+    if stack is None and backend is not None:
+        raise InputError("--backend is for a stack.", fix="Leave it out: a server is what it is.")
     if checkpoint is not None and not checkpoint.is_dir():
         raise InputError(f"--checkpoint {checkpoint} is no folder.", fix="Give the folder with tokenizer.json.")
     for option, path in (("--record", record), ("--html", html), ("--junit", junit)):
@@ -120,7 +123,7 @@ def conformance(
             _record(record, selection, progress)
             return
         if stack is not None:
-            report = _on_stack(stack, settings, allow_degraded, junit, progress)
+            report = _on_stack(options.Choice(stack=stack, backend=backend), settings, allow_degraded, junit, progress)
         else:
             from optistack_conformance.runner import run_suite
 
@@ -157,14 +160,13 @@ def _record(path: Path, selection: Selection, progress: Progress) -> None:
 
 
 def _on_stack(
-    stack: Path, settings: dict[str, Any], allow_degraded: bool, junit: Path | None, progress: Progress
+    chosen: options.Choice, settings: dict[str, Any], allow_degraded: bool, junit: Path | None, progress: Progress
 ) -> Report:
     from optistack.cli.ready import from_stack
     from optistack_conformance.on_stack import run_stack
     from optistack_conformance.runner import check_installed
 
     check_installed()
-    chosen = options.Choice(stack=stack)
     progress.step("Planning with plugins and without")
     whole = from_stack(chosen, progress, allow_degraded=allow_degraded, preflight=True)
     names = tuple(use.name for use in whole.plan.plugins)
