@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from optistack.cli.run import run
 from optistack.errors import InputError
 from optistack.files import check_writable, write_file
 
@@ -79,3 +80,11 @@ def test_a_script_goes_through_a_descriptor_of_the_shell(tmp_path: Path) -> None
         writer.close()
         assert done.returncode == 0, done.stderr
         assert reader.read().startswith("#!/bin/sh\n")
+
+
+def test_results_that_are_read_again_need_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fifo, samples = tmp_path / "pipe", tmp_path / "samples.jsonl"
+    os.mkfifo(fifo)
+    words = ["--endpoint", "http://127.0.0.1:1", "--samples", str(samples), "--out", str(fifo)]
+    assert run(["conformance", "k2vv", *words]) == 2
+    assert "is no file, and it is read again" in capsys.readouterr().err

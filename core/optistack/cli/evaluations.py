@@ -40,7 +40,7 @@ def k2vv(
     """
     from optistack.cli import screen
     from optistack.errors import InputError
-    from optistack.files import check_writable
+    from optistack.files import check_writable, writes_through
     from optistack_conformance.adapters import k2vv as verifier
     from optistack_conformance.report import EXIT_CODES
     from optistack_conformance.runner import check_installed
@@ -50,6 +50,8 @@ def k2vv(
     check_installed()
     if endpoint is not None:
         check_writable("--out", out)
+        if writes_through(out):
+            raise InputError(f"--out {out} is no file, and it is read again.", fix="Name a regular file.")
     runs = [verifier.read_results(path) for path in reference or ()]
     threshold = verifier.f1_threshold(runs) if runs else None
     if endpoint is not None and samples is not None:
