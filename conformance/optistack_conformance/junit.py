@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
-from optistack.files import write_whole
+from optistack.files import write_file
 from optistack_conformance.report import State
 
 SUITE = "optistack-conformance"
@@ -44,4 +44,4 @@ def finish(written: Path, junit: Path, state: State, ended: str) -> None:
         for name in ("tests", "errors"):
             suite.set(name, str(int(suite.get(name, "0")) + 1))
     text = ElementTree.tostring(root, encoding="unicode")
-    write_whole(junit, f'<?xml version="1.0" encoding="utf-8"?>{text}\n', mode=0o644)
+    write_file(junit, f'<?xml version="1.0" encoding="utf-8"?>{text}\n')

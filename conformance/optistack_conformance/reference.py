@@ -128,9 +128,9 @@ def measure_reference(client: Client, selection: Selection) -> Reference:
 
 def save_reference(reference: Reference, path: Path) -> None:
     """Write it; never half of it."""
-    from optistack.files import write_whole
+    from optistack.files import write_file
 
-    write_whole(path, reference.model_dump_json(indent=1), mode=0o644)
+    write_file(path, reference.model_dump_json(indent=1))
 
 
 def load_reference(path: Path, expected: Key, *, other_checkpoint: bool = False) -> Reference:

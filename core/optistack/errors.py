@@ -52,6 +52,10 @@ class EngineStartError(OptistackError):
     exit_code = 3
 
 
+READ_PERMISSION = "Give this user the right to read it (chmod), or run as the user who has it."
+"""The fix for a file that its permissions keep from us."""
+
+
 def nearest(word: str, choices: Iterable[str]) -> str:
     """A sentence that suggests the nearest of ``choices``, or lists them all, or nothing if there are none."""
     known = sorted(set(choices))

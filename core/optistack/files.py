@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
+from optistack.errors import InputError
+
 
 def write_whole(path: Path, text: str, *, mode: int = 0o600) -> None:
-    """Write ``text`` so that a reader finds the old file or the new one, never a part, also after a power loss."""
+    """Write ``text`` so that a reader finds the old file or the new one, never a part, also after a power loss.
+
+    A symbolic link stays one: what it points to is written. What is there and no regular file (a device, a pipe) is
+    opened and written to, and keeps its mode.
+    """
+    if writes_through(path):
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text)
+        return
+    path = Path(os.path.realpath(path))
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -20,3 +32,42 @@ def write_whole(path: Path, text: str, *, mode: int = 0o600) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def writes_through(path: Path) -> bool:
+    """Whether ``path`` is there and must be opened as it is: no regular file can take its place."""
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False
+    # /dev/stdout, /dev/fd/3: whoever gave the descriptor holds that very file open.
+    above = Path(os.path.realpath(path.parent))
+    return not regular or above == Path("/dev") or above.is_relative_to("/proc")
+
+
+def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write a file that the user named, as ``write_whole`` does. Raises InputError when that is not possible."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder.", fix="Name a file in it.")
+    try:
+        write_whole(path, text, mode=mode)
+    except BrokenPipeError:
+        raise InputError(f"{path} cannot be written: its reader is gone.", fix="Write it elsewhere.") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}.", fix="Name another file.") from error
+
+
+def check_writable(option: str, path: Path) -> None:
+    """Raise InputError where no file can be written at ``path``: told now, not after the work."""
+    if path.is_dir():
+        raise InputError(f"{option} {path} is a folder.", fix="Name a file in it.")
+    if writes_through(path):
+        if not os.access(path, os.W_OK):
+            raise InputError(f"{option} {path} is not writable.", fix="Write it elsewhere.")
+        return
+    parent = Path(os.path.realpath(path)).parent
+    shown = parent if path.is_symlink() else path.parent
+    if not parent.is_dir():
+        raise InputError(f"{option} {path}: there is no folder {shown}.", fix="Make it, or write elsewhere.")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise InputError(f"{option} {path}: {shown} is not writable.", fix="Write it elsewhere.")

@@ -178,3 +178,23 @@ def test_what_goes_to_the_engine_by_hand_is_said(optistack: Optistack) -> None:
     told = optistack("plan", "--backend", "vllm", "--stack", stack, *words, "--json").json["findings"]
     assert "engine-args-by-hand" not in {finding["rule"] for finding in quiet}
     assert next(f["message"] for f in told if f["rule"] == "engine-args-by-hand").endswith("--seed, --enforce-eager.")
+
+
+@pytest.mark.parametrize("option", ["--lock", "--script"])
+def test_a_file_that_cannot_be_written_is_the_one_thing_said(optistack: Optistack, option: str, home: Path) -> None:
+    ran = optistack("plan", *KIMI, option, home / "nowhere" / "file", "--json")
+    assert ran.code == 2
+    assert "cannot be written" in ran.json["error"]
+
+
+def test_a_stack_file_that_may_not_be_read_is_a_matter_of_permission(
+    optistack: Optistack, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    (home / "optistack.yaml").write_text("")
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)  # root may read everything
+    ran = optistack("plan", "--stack", home / "optistack.yaml")
+    assert ran.code == 2
+    assert "is not readable" in ran.err
+    assert "right to read it (chmod)" in ran.err

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from optistack.preflight import Preflight, ResolvedChange, Verdict
 
@@ -98,3 +102,43 @@ def test_a_rejection_is_the_plans_refusal(optistack: Optistack, small: Any) -> N
     refused = optistack("plan", "--preflight")
     assert (refused.code, "rejected" in refused.out) == (2, True)
     assert "The engine rejects this launch" in refused.err
+
+
+@pytest.fixture
+def unasked(small: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The launches that the engine was asked about."""
+    asked: list[str] = []
+
+    def preflight(plan: Any, *_: object) -> Preflight:
+        asked.append(plan.spec.name)
+        return Preflight(verdict=Verdict.ACCEPTED)
+
+    monkeypatch.setattr(small, "preflight", preflight)
+    return asked
+
+
+def test_a_name_that_runs_is_told_before_the_engine_is_asked(optistack: Optistack, unasked: list[str]) -> None:
+    assert optistack("apply").code == 0
+    ran = optistack("apply")
+    assert (ran.code, unasked) == (2, ["tiny"])
+    assert "already running" in ran.err
+    assert "Starting" not in ran.err
+
+
+def test_a_port_in_use_is_told_before_the_engine_is_asked(optistack: Optistack, unasked: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        ran = optistack("apply", "--set", f"serving.port={port}")
+    assert (ran.code, unasked) == (2, [])
+    assert f"Port {port} is in use" in ran.err
+
+
+def test_no_place_for_the_state_is_told_before_the_engine_is_asked(
+    optistack: Optistack, unasked: list[str], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "file"))
+    ran = optistack("apply")
+    assert (ran.code, unasked) == (2, [])
+    assert "Cannot work in" in ran.err
+    assert "XDG_STATE_HOME" in ran.err

@@ -180,3 +180,41 @@ def test_aliases_of_aliases_are_not_written_out_without_end(write: Write, host: 
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     with pytest.raises(InputError, match="more than 20,000 values once its aliases are written out"):
         load_stack(write("\n".join(lines)), host)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "engine.image",
+        "engine.version",
+        "engine.python",
+        "model.served_name",
+        "model.checkpoint",
+        "model.revision",
+        "serving.attention_backend",
+        "serving.host",
+    ],
+)
+@pytest.mark.parametrize("value", ["''", "'  '"])
+def test_an_empty_text_is_refused_where_it_stands(write: Write, host: Host, key: str, value: str) -> None:
+    section, name = key.split(".")
+    model = "model:\n  checkpoint: a/b\n" if section != "model" else "model:\n"
+    other = "" if key == "model.checkpoint" else "  checkpoint: a/b\n" if section == "model" else ""
+    text = f"{model}{other}" if section == "model" else f"{model}{section}:\n"
+    path = write(f"{text}  {name}: {value}\n")
+    with pytest.raises(StackFileError) as caught:
+        load_stack(path, host)
+    assert caught.value.message.startswith(f"{path}:{text.count(chr(10)) + 1}: {key} is not right: ")
+
+
+@pytest.mark.parametrize("name", ["not a host", "-x", "a..b", "[::1]", "1.2.3.400", "x" * 64, "http://here"])
+def test_a_host_that_is_none_is_refused(write: Write, host: Host, name: str) -> None:
+    path = write(f"model: {{checkpoint: a/b}}\nserving:\n  host: '{name}'\n")
+    with pytest.raises(StackFileError, match="serving.host is not right: .* is neither an address nor the name"):
+        load_stack(path, host)
+
+
+@pytest.mark.parametrize("name", ["localhost", "0.0.0.0", "::", "fe80::1%eth0", "node-7.cluster.local.", "my_host"])
+def test_addresses_and_names_are_hosts(write: Write, host: Host, name: str) -> None:
+    path = write(f"model: {{checkpoint: a/b}}\nserving:\n  host: '{name}'\n")
+    assert load_stack(path, host).serving.host == name

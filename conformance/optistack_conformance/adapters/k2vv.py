@@ -91,9 +91,9 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
 def write_lines(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
     """Write a JSONL file; never half of it."""
-    from optistack.files import write_whole
+    from optistack.files import write_file
 
-    write_whole(path, "".join(json.dumps(entry) + "\n" for entry in entries), mode=0o644)
+    write_file(path, "".join(json.dumps(entry) + "\n" for entry in entries))
 
 
 def run_samples(client: Client, samples: Sequence[Mapping[str, Any]], *, concurrency: int) -> list[dict[str, Any]]:

@@ -10,11 +10,14 @@ from optistack.errors import InputError
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port of ``host`` that nobody listens on now."""
-    with closing(_listener(host)) as listener:
-        listener.bind((host, 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A port of ``host`` that nobody listens on now. Raises InputError where one cannot listen on ``host``."""
+    try:
+        with closing(_listener(host)) as listener:
+            listener.bind((host, 0))
+            port: int = listener.getsockname()[1]
+            return port
+    except OSError as error:
+        raise _cannot_listen(host, error) from None
 
 
 def require_free(host: str, port: int) -> None:
@@ -26,7 +29,14 @@ def require_free(host: str, port: int) -> None:
         if error.errno == errno.EADDRINUSE:
             fix = f"Stop it or choose another port; {free_port(host)} is free."
             raise InputError(f"Port {port} is in use{_holder(port)}.", fix=fix) from None
-        raise InputError(f"Cannot listen on {host} port {port}: {error.strerror or error}.") from None
+        raise _cannot_listen(f"{host} port {port}", error) from None
+
+
+def _cannot_listen(where: str, error: OSError) -> InputError:
+    return InputError(
+        f"Cannot listen on {where}: {error.strerror or error}.",
+        fix="serving.host is an address or a name of this machine, such as 127.0.0.1.",
+    )
 
 
 def _listener(host: str) -> socket.socket:

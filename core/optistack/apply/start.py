@@ -6,12 +6,13 @@ longer than that command, whatever ends it, ``kill -9`` included.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from optistack.apply.launch import DeploymentSpec
 from optistack.apply.logs import last_line
 from optistack.apply.ports import require_free
 from optistack.apply.processes import boot_id, send
-from optistack.apply.state import Phase, ProcessState, State, write_state
+from optistack.apply.state import Phase, ProcessState, State, read_state, write_state
 from optistack.apply.termination import termination_raises
 from optistack.errors import EngineStartError, InputError
 
@@ -110,6 +111,34 @@ def attached(spec: DeploymentSpec, *, on_progress: Callable[[Progress], None] | 
                 _abandon(live.deployment)
 
 
+def require_room(name: str, ports: Iterable[tuple[str, int]]) -> None:
+    """Raise InputError when deployment ``name`` is running, when there is no place for its folder, or when one of
+    ``ports``, pairs of host and port, is in use. Leaves nothing but the folder of all deployments."""
+    folder = folder_of(name)
+    try:
+        state = read_state(folder)
+        if folder.locked() and state is not None:
+            raise _already_running(name)
+        folder.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place = folder.path if folder.path.exists() else folder.path.parent
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
+    except OSError as error:
+        raise _cannot_work(folder, error) from None
+    if state is not None and not state.phase.is_final:
+        return  # its keepers were killed: the start clears away what holds its ports
+    for host, port in ports:
+        _require_port(host, port)
+
+
+def _already_running(name: str) -> InputError:
+    return InputError(f"Deployment {name!r} is already running.", fix=f"`optistack down {name}` stops it.")
+
+
+def _cannot_work(folder: DeploymentFolder, error: OSError) -> InputError:
+    return InputError(f"Cannot work in {folder.path}: {error}.", fix="XDG_STATE_HOME puts it elsewhere.")
+
+
 def _launch(live: Attached, spec: DeploymentSpec, lease: int) -> None:
     """Check what can be checked, fill the folder, and start the guardian, which starts the supervisor."""
     folder = live.deployment.folder
@@ -117,9 +146,7 @@ def _launch(live: Attached, spec: DeploymentSpec, lease: int) -> None:
     try:
         lock = folder.acquire()
         if lock is None:
-            raise InputError(
-                f"Deployment {spec.name!r} is already running.", fix=f"`optistack down {spec.name}` stops it."
-            )
+            raise _already_running(spec.name)
         sweep(folder)
         for process in spec.processes:
             _require_port(process.host, process.port)
@@ -140,7 +167,7 @@ def _launch(live: Attached, spec: DeploymentSpec, lease: int) -> None:
         if guardian.returncode:
             raise EngineStartError("The supervisor could not be started.", fix=f"Log: {folder.supervisor_log}")
     except OSError as error:
-        raise InputError(f"Cannot work in {folder.path}: {error}.", fix="XDG_STATE_HOME puts it elsewhere.") from None
+        raise _cannot_work(folder, error) from None
     finally:
         os.close(lease)
         if lock is not None:

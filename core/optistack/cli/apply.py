@@ -63,16 +63,18 @@ def apply(
     from optistack.cli.ready import from_lock, from_stack
     from optistack.cli.receipts import failure
     from optistack.errors import CheckFailedError
-    from optistack.plan.deploy import check_start, deployment_of
+    from optistack.plan.deploy import check_room, check_start, deployment_of
     from optistack.preflight import require_as_planned
 
     chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting, engine_arg)
     with told_at_once(), screen.ScreenProgress() as progress:
         progress.step("Planning")
         if lock:
-            ready = from_lock(lock, chosen, progress, preflight=not no_preflight)
+            ready = from_lock(lock, chosen, progress, preflight=not no_preflight, check=check_room)
         else:
-            ready = from_stack(chosen, progress, allow_degraded=allow_degraded, preflight=not no_preflight)
+            ready = from_stack(
+                chosen, progress, allow_degraded=allow_degraded, preflight=not no_preflight, check=check_room
+            )
         plan = ready.plan
         if plan.preflight is not None:
             require_as_planned(plan.preflight, accept_overrides=accept_overrides)

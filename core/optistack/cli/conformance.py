@@ -39,6 +39,7 @@ def conformance(
     stack: Annotated[
         Path | None, typer.Option("--stack", metavar="FILE", help="Start this stack without and with its plugins.")
     ] = None,
+    backend: options.Backend = None,
     profile: Annotated[
         str, typer.Option("--profile", metavar="NAME", help="quick or full: the sample sizes.")
     ] = "quick",
@@ -84,17 +85,20 @@ def conformance(
         return
     from optistack.cli import screen
     from optistack.errors import InputError
+    from optistack.files import check_writable
     from optistack_conformance.selection import read_selection
 
     if (endpoint is None) == (stack is None):
         raise InputError("What is to be checked?", fix="Give either --endpoint URL or --stack FILE.")
     if stack is not None and (baseline is not None or baseline_file is not None):
         raise InputError("With --stack the stack without its plugins is the baseline.", fix="Leave the other one out.")
+    if stack is None and backend is not None:
+        raise InputError("--backend is for a stack.", fix="Leave it out: a server is what it is.")
     if checkpoint is not None and not checkpoint.is_dir():
         raise InputError(f"--checkpoint {checkpoint} is no folder.", fix="Give the folder with tokenizer.json.")
     for option, path in (("--record", record), ("--html", html), ("--junit", junit)):
         if path is not None:
-            evaluations.check_writable(option, path)
+            check_writable(option, path)
     given = {
         "profile": profile,
         "lossy": lossy,
@@ -119,17 +123,17 @@ def conformance(
             _record(record, selection, progress)
             return
         if stack is not None:
-            report = _on_stack(stack, settings, allow_degraded, junit, progress)
+            report = _on_stack(options.Choice(stack=stack, backend=backend), settings, allow_degraded, junit, progress)
         else:
             from optistack_conformance.runner import run_suite
 
             progress.step(f"Running the cases on {endpoint}")
             report = run_suite(selection, junit=junit, progress=progress.detail)
     if html is not None:
-        from optistack.files import write_whole
+        from optistack.files import write_file
         from optistack_conformance.reports.html import html_page
 
-        write_whole(html, html_page(report), mode=0o644)
+        write_file(html, html_page(report), mode=0o644)
     _show(report, json)
     raise typer.Exit(report.exit_code)
 
@@ -156,14 +160,13 @@ def _record(path: Path, selection: Selection, progress: Progress) -> None:
 
 
 def _on_stack(
-    stack: Path, settings: dict[str, Any], allow_degraded: bool, junit: Path | None, progress: Progress
+    chosen: options.Choice, settings: dict[str, Any], allow_degraded: bool, junit: Path | None, progress: Progress
 ) -> Report:
     from optistack.cli.ready import from_stack
     from optistack_conformance.on_stack import run_stack
     from optistack_conformance.runner import check_installed
 
     check_installed()
-    chosen = options.Choice(stack=stack)
     progress.step("Planning with plugins and without")
     whole = from_stack(chosen, progress, allow_degraded=allow_degraded, preflight=True)
     names = tuple(use.name for use in whole.plan.plugins)

@@ -40,6 +40,7 @@ def k2vv(
     """
     from optistack.cli import screen
     from optistack.errors import InputError
+    from optistack.files import check_writable, writes_through
     from optistack_conformance.adapters import k2vv as verifier
     from optistack_conformance.report import EXIT_CODES
     from optistack_conformance.runner import check_installed
@@ -49,6 +50,8 @@ def k2vv(
     check_installed()
     if endpoint is not None:
         check_writable("--out", out)
+        if writes_through(out):
+            raise InputError(f"--out {out} is no file, and it is read again.", fix="Name a regular file.")
     runs = [verifier.read_results(path) for path in reference or ()]
     threshold = verifier.f1_threshold(runs) if runs else None
     if endpoint is not None and samples is not None:
@@ -141,18 +144,6 @@ def lm_eval(
     verdict = worst(verdicts)
     _show({**shown, "verdict": verdict.value}, json)
     raise typer.Exit(EXIT_CODES.get(verdict, 0))
-
-
-def check_writable(option: str, path: Path) -> None:
-    """Raise InputError where no file can be written at ``path``: told now, not after the work."""
-    from optistack.errors import InputError
-
-    if path.is_dir():
-        raise InputError(f"{option} {path} is a folder.", fix="Name a file in it.")
-    if not path.parent.is_dir():
-        raise InputError(f"{option} {path}: there is no folder {path.parent}.", fix="Make it, or write elsewhere.")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise InputError(f"{option} {path}: {path.parent} is not writable.", fix="Write it elsewhere.")
 
 
 def _model(url: str) -> str:

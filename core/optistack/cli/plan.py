@@ -55,6 +55,16 @@ def plan(
     chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting, engine_arg)
     with screen.ScreenProgress() as progress:
         made = open_stack(chosen).plan(allow_degraded=allow_degraded, preflight=preflight, progress=progress)
+    # Files first: a reader of --json gets one document, the plan or the reason why a file could not be written.
+    notes = []
+    if script is not None and not to_stdout:
+        _write_script(made, script)
+        notes.append(f"The launch is in {script}.{_of_secrets(made)}")
+    if lock is not None and not made.refused:
+        from optistack.plan.lock import write_lock
+
+        write_lock(made, lock)
+        notes.append(f"Locked in {lock}; `optistack apply --lock {lock}` starts exactly this.{_of_secrets(made)}")
     if diff is not None:
         _show_diff(made, diff, chosen, stack, json=json)
     elif json:
@@ -63,19 +73,16 @@ def plan(
         screen.print_json(json_shown(made.model_dump(mode="json")))
     elif not to_stdout:
         _show(made)
-    if script is not None:
-        _write_script(made, None if to_stdout else script)
+    if to_stdout:
+        _write_script(made, None)
+    for text in notes:
+        screen.note(text)
     if made.refused:
         from optistack.cli.views.rules import refusal
         from optistack.errors import PlanRefusedError
 
         screen.print_error(*refusal(made))
         raise typer.Exit(PlanRefusedError.exit_code)
-    if lock is not None:
-        from optistack.plan.lock import write_lock
-
-        write_lock(made, lock)
-        screen.note(f"Locked in {lock}; `optistack apply --lock {lock}` starts exactly this.{_of_secrets(made)}")
     if preflight:
         _require_asked(made)
 
@@ -122,19 +129,18 @@ def _show_diff(made: Plan, other: Path, chosen: options.Choice, name: Path, *, j
 
 
 def _write_script(made: Plan, path: Path | None) -> None:
-    from optistack.cli import screen
+    from optistack.cli.stdout import print_exactly
     from optistack.engines.environment import installed_engines
-    from optistack.plan.lock import write_file
+    from optistack.files import write_file
     from optistack.plan.script import script
     from optistack.secrets import secrets_of
 
     here = next((engine for engine in installed_engines() if str(engine.python) == made.engine.python), None)
     text = script(made, engine_env=here.env if here else {})
     if path is None:
-        print(text, end="")
+        print_exactly(text)
         return
     write_file(path, text, mode=0o700 if secrets_of(made) else 0o755)
-    screen.note(f"The launch is in {path}.{_of_secrets(made)}")
 
 
 def _of_secrets(made: Plan) -> str:

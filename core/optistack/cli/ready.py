@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,11 +32,26 @@ class Ready:
     engine_env: dict[str, str]
 
 
-def from_stack(chosen: Choice, progress: Progress, *, allow_degraded: bool, preflight: bool) -> Ready:
-    """Plan the stack. Raises PlanRefusedError when the plan is refused."""
+def _no_check(plan: Plan) -> None:
+    pass
+
+
+def from_stack(
+    chosen: Choice,
+    progress: Progress,
+    *,
+    allow_degraded: bool,
+    preflight: bool,
+    check: Callable[[Plan], None] = _no_check,
+) -> Ready:
+    """Plan the stack. ``check`` raises what need not wait for the preflight, which may last half a minute.
+
+    Raises PlanRefusedError when the plan is refused.
+    """
     workbench = open_stack(chosen)
     plan = workbench.plan(allow_degraded=allow_degraded, progress=progress)
     _require_accepted(plan)
+    check(plan)
     python = plan.engine.python
     if preflight:
         plan = _asked(plan, plan.engine.python, workbench.backend, progress)
@@ -43,7 +59,9 @@ def from_stack(chosen: Choice, progress: Progress, *, allow_degraded: bool, pref
     return Ready(plan, workbench.host, workbench.backend, python, env)
 
 
-def from_lock(path: Path, chosen: Choice, progress: Progress, *, preflight: bool) -> Ready:
+def from_lock(
+    path: Path, chosen: Choice, progress: Progress, *, preflight: bool, check: Callable[[Plan], None] = _no_check
+) -> Ready:
     """The plan in a lock file, held against what is here: checkpoint, plugins, engine.
 
     Where the engine is may differ from machine to machine, so ``--engine-python`` is the one option that goes with a
@@ -80,6 +98,7 @@ def from_lock(path: Path, chosen: Choice, progress: Progress, *, preflight: bool
     problems = check_launch(plan.launches[0], engine).problems
     if problems:
         raise PlanRefusedError(f"The engine here does not take this launch: {problems[0]}", fix="Plan again.")
+    check(plan)
     if preflight:
         plan = _asked(plan, engine.facts.python, backend, progress)
     return Ready(plan, host, backend, engine.facts.python, engine.env)

@@ -7,7 +7,6 @@ reader of a pipe went away.
 from __future__ import annotations
 
 import difflib
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -15,8 +14,10 @@ from typing import Annotated, Any
 import typer
 
 from optistack import __version__
+from optistack.apply.termination import termination_raises
+from optistack.cli import stdout
 from optistack.cli.commands import EPILOG, Commands, check_values
-from optistack.errors import OptistackError, PlanRefusedError
+from optistack.errors import READ_PERMISSION, OptistackError, PlanRefusedError
 
 WRONG_INPUT = 2
 INTERRUPTED = 130
@@ -70,31 +71,43 @@ def _run(commands: typer.Typer, name: str, arguments: Sequence[str]) -> int:
     from optistack.cli import screen
 
     screen.begin()
+    if not stdout.prepare():
+        screen.print_error("Standard output is closed.", "Send it to a file or a program, or to /dev/null.")
+        return WRONG_INPUT
     debug, words = _take_debug(arguments)
     try:
         code = _invoke(commands, name, words, debug)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes stdout once more when it ends, which would fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        stdout.give_up()
         return PIPE_CLOSED
+    except OSError as error:
+        # In --debug too: where the text was printed from is of no use.
+        if not stdout.is_failure(error):
+            raise
+        stdout.give_up()
+        reason = (error.strerror or str(error)).rstrip(".")
+        screen.print_error(f"Standard output cannot be written: {reason}.", "Send it somewhere else.")
+        return WRONG_INPUT
     return code
 
 
 def _invoke(commands: typer.Typer, name: str, words: list[str], debug: bool) -> int:
-    command = typer.main.get_command(commands)
     try:
-        check_values(words)
-        # Not command.main(), which turns exceptions into exit codes of its own.
-        with command.make_context(name, words) as context:
-            command.invoke(context)
+        with termination_raises():
+            check_values(words)
+            command = typer.main.get_command(commands)
+            # Not command.main(), which turns exceptions into exit codes of its own.
+            with command.make_context(name, list(words)) as context:
+                command.invoke(context)
     except typer.Exit as done:
         return done.exit_code
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort) as interruption:
         from optistack.cli import screen
 
         if "--json" in words and not screen.has_printed_json():
-            screen.print_json({"error": "Interrupted.", "fix": ""})
+            fix = " ".join(getattr(interruption, "__notes__", ()))
+            screen.print_json({"error": "Interrupted.", "fix": fix})
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
@@ -103,7 +116,7 @@ def _invoke(commands: typer.Typer, name: str, words: list[str], debug: bool) -> 
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error)
             return 0
-        if debug:
+        if debug or stdout.is_failure(error):
             raise
         return _report(error, name, words)
     return 0
@@ -145,6 +158,8 @@ def _described(error: Exception, name: str, words: Sequence[str]) -> tuple[int, 
         return error.exit_code, error.message, error.fix, {"problems": problems} if problems else {}
     usage = getattr(error, "format_message", None)  # typer's own errors about the command line
     if usage is not None:
+        if usage().endswith("is not readable."):
+            return WRONG_INPUT, usage(), READ_PERMISSION, {}
         _only_near_options(error)
         context = getattr(error, "ctx", None)
         begun = " ".join([name, *(word for word in words[:1] if not word.startswith("-"))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
@@ -37,16 +38,20 @@ def is_pipe() -> bool:
 
 
 def note(text: str) -> None:
-    """Something that happened besides the result; on stderr, so that the result stays clean."""
+    """Something that happened besides the result; on stderr, so that the result stays clean.
+
+    What is noted on the way out of an interruption says what to do about it: it goes along, for ``--json``.
+    """
     from rich.text import Text
 
+    error = sys.exc_info()[1]
+    if isinstance(error, KeyboardInterrupt):
+        error.add_note(text)
     _stderr().print(Text(text), soft_wrap=True)
 
 
 def plain(*parts: RenderableType, width: int = PIPE_WIDTH) -> str:
     """``parts`` as text without colour, lines without blanks at their end."""
-    import io
-
     from rich.console import Console
 
     text = io.StringIO()
@@ -62,7 +67,8 @@ def print_json(value: Any) -> None:
     global _documents
     _documents += 1
     data = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
-    print(json.dumps(data, indent=2, ensure_ascii=False))
+    utf8 = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    print(json.dumps(data, indent=2, ensure_ascii=not utf8))
 
 
 def has_printed_json() -> bool:

@@ -64,6 +64,21 @@ def deployment_of(plan: Plan, python: str | None, engine_env: Mapping[str, str])
     )
 
 
+def check_room(plan: Plan) -> None:
+    """Raise InputError where ``plan`` cannot be started beside what runs here: its name, its folder or a port that the
+    stack names is taken. Looked at again when it is started; until then planning may go on for half a minute."""
+    from optistack.apply.start import require_room
+
+    first = plan.spec.serving.port
+    if first is None:
+        ports = []
+    elif plan.front is not None:
+        ports = [(plan.front.host, first)]
+    else:
+        ports = [(launch.host, first + launch.replica) for launch in plan.launches]
+    require_room(plan.spec.name, ports)
+
+
 def check_start(plan: Plan, host: Host, python: str | None) -> None:
     """Whether ``plan`` can be started on this machine, with the engine of ``python``: what everything that starts one
     calls before it does.

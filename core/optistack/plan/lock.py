@@ -11,7 +11,7 @@ from pydantic import ValidationError
 import optistack
 from optistack.errors import InputError
 from optistack.facts.model import ModelFacts
-from optistack.files import write_whole
+from optistack.files import write_file
 from optistack.host import Host
 from optistack.plan.plan import Plan
 from optistack.secrets import secrets_of
@@ -33,18 +33,6 @@ def write_lock(plan: Plan, path: Path) -> None:
     content = {"optistack_lock": FORMAT, "hash": plan.hash(), "plan": plan.lasting()}
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     write_file(path, text, mode=0o600 if secrets_of(plan) else 0o644)
-
-
-def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write a file that the user named, whole or not at all. Raises InputError when that is not possible."""
-    if path.is_dir():
-        raise InputError(f"{path} is a folder.", fix="Name a file in it.")
-    try:
-        write_whole(path, text, mode=mode)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written: {error.strerror}.", fix="Name a file in another folder."
-        ) from error
 
 
 def is_lock(path: Path) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from optistack.errors import InputError
+from optistack.errors import READ_PERMISSION, InputError
 
 DEFAULT_FILE = "optistack.yaml"
 
@@ -69,6 +69,8 @@ def read_document(path: Path) -> Document:
         ) from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not a text file in UTF-8.", fix="A stack file is YAML.") from error
+    except PermissionError as error:
+        raise InputError(f"{path} may not be read: {error.strerror}.", fix=READ_PERMISSION) from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.", fix="Give a YAML file.") from error
     return parse_document(text, str(path))

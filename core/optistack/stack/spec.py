@@ -2,9 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import ipaddress
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+_HOST_LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
+_LONGEST_HOST = 253
+"""Characters of a host name, RFC 1123 and 1035."""
+
+
+def _not_empty(text: str) -> str:
+    if not text.strip():
+        raise ValueError("it is empty")
+    return text
+
+
+def _host(text: str) -> str:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        labels = text.removesuffix(".").split(".")
+        # The last label of a name is no number: that is an address with a slip of the pen.
+        named = all(_HOST_LABEL.fullmatch(label) for label in labels) and not labels[-1].isdigit()
+        if not named or len(text) > _LONGEST_HOST:
+            raise ValueError(f"{text!r} is neither an address nor the name of a host") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_not_empty)]
+"""Text that says something: an empty one comes of a variable that was not set."""
+
+Host = Annotated[str, AfterValidator(_host)]
 
 
 class _Section(BaseModel):
@@ -16,17 +46,17 @@ class _Section(BaseModel):
 class ModelSection(_Section):
     """Which checkpoint to serve."""
 
-    checkpoint: str = Field(
+    checkpoint: Text = Field(
         description="A folder (relative to this file), a hub id such as org/name, or cache:NAME for a checkpoint made "
         "by `optistack model fetch NAME`. ~ and $VARIABLES are expanded."
     )
-    revision: str | None = Field(None, description="Revision of a hub id; its default branch when not given.")
-    config: str | None = Field(
+    revision: Text | None = Field(None, description="Revision of a hub id; its default branch when not given.")
+    config: Text | None = Field(
         None,
         description="A folder or config.json with the model's shape, used for planning where the checkpoint is not on "
         "this machine. Relative to this file.",
     )
-    served_name: str | None = Field(None, description="The name that clients ask for.")
+    served_name: Text | None = Field(None, description="The name that clients ask for.")
     trust_remote_code: bool = Field(False, description="Let the engine run code that comes with the checkpoint.")
 
 
@@ -51,25 +81,25 @@ class ParallelSection(_Section):
 class EngineSection(_Section):
     """Which engine runs the stack."""
 
-    version: str | None = Field(None, description="Engine version to plan for when none is installed here.")
-    python: str | None = Field(None, description="Python of the engine's own environment.")
-    image: str | None = Field(None, description="Container image for the rendered script.")
+    version: Text | None = Field(None, description="Engine version to plan for when none is installed here.")
+    python: Text | None = Field(None, description="Python of the engine's own environment.")
+    image: Text | None = Field(None, description="Container image for the rendered script.")
 
 
 class ServingSection(_Section):
     """Settings of the engine as a whole; a key that is absent is decided by the plugins, the plan or the engine."""
 
-    host: str = Field("127.0.0.1", description="Address to listen on.")
+    host: Host = Field("127.0.0.1", description="Address to listen on.")
     port: int | None = Field(None, ge=1, le=65535, description="Port; a free one is picked when not given.")
     context_tokens: int | None = Field(None, gt=0, description="Longest prompt plus output.")
     max_running_requests: int | None = Field(None, gt=0, description="Requests that decode at the same time.")
     chunked_prefill_tokens: int | None = Field(None, gt=0, description="Prefill tokens in one forward pass.")
-    attention_backend: str | None = Field(None, description="Attention kernels, in the engine's word.")
-    schedule_policy: str | None = Field(None, description="Order of waiting requests, in the engine's word.")
+    attention_backend: Text | None = Field(None, description="Attention kernels, in the engine's word.")
+    schedule_policy: Text | None = Field(None, description="Order of waiting requests, in the engine's word.")
     prefix_caching: bool | None = Field(None, description="Reuse the KV of equal prefixes; on unless switched off.")
     cuda_graphs: bool | None = Field(None, description="Capture CUDA graphs; the engine's default when not given.")
-    reasoning_parser: str | None = Field(None, description="Splits reasoning from the answer.")
-    tool_call_parser: str | None = Field(None, description="Reads tool calls from the answer.")
+    reasoning_parser: Text | None = Field(None, description="Splits reasoning from the answer.")
+    tool_call_parser: Text | None = Field(None, description="Reads tool calls from the answer.")
     kv_memory_gib: float | None = Field(None, gt=0, description="Size of the KV pool of each rank; needed on CPU.")
     dev_endpoints: bool = Field(
         False, description="Open the engine's development endpoints, which prove more. Only on a loopback address."
@@ -85,8 +115,8 @@ class StackSpec(_Section):
         "optistack", pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64, description="Name of the deployment."
     )
     model: ModelSection
-    node: str = Field("detect", description="A node preset such as b200x4, or detect.")
-    backend: str | None = Field(
+    node: Text = Field("detect", description="A node preset such as b200x4, or detect.")
+    backend: Text | None = Field(
         None, description="sglang, vllm, or another that is installed.", examples=["sglang", "vllm"]
     )
     engine: EngineSection = EngineSection()

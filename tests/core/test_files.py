@@ -1,0 +1,90 @@
+"""What the user names as an output is written, whatever it is: a file, a link, a pipe, a device."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from optistack.cli.run import run
+from optistack.errors import InputError
+from optistack.files import check_writable, write_file
+
+STACKS = Path(__file__).resolve().parents[2] / "stacks"
+
+
+def read_in_background(fifo: Path) -> tuple[threading.Thread, list[str]]:
+    read: list[str] = []
+    thread = threading.Thread(target=lambda: read.append(fifo.read_text()), daemon=True)
+    thread.start()
+    return thread, read
+
+
+def test_a_pipe_stays_one_and_gets_the_text(tmp_path: Path) -> None:
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    thread, read = read_in_background(fifo)
+    check_writable("--html", fifo)
+    write_file(fifo, "text")
+    thread.join(10)
+    assert read == ["text"]
+    assert stat.S_ISFIFO(fifo.lstat().st_mode)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_one_and_its_target_is_written(tmp_path: Path, there: bool) -> None:
+    target, link = tmp_path / "below" / "target", tmp_path / "link"
+    target.parent.mkdir()
+    if there:
+        target.write_text("old")
+    link.symlink_to("below/target")
+    check_writable("--html", link)
+    write_file(link, "new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    assert [path.name for path in target.parent.iterdir()] == ["target"], "no temporary file is left"
+
+
+def test_a_device_stays_one(tmp_path: Path) -> None:
+    null, full = tmp_path / "null", tmp_path / "full"
+    try:
+        os.mknod(null, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+        os.mknod(full, 0o600 | stat.S_IFCHR, os.makedev(1, 7))
+        null.write_text("a container may forbid to open it")
+    except PermissionError:
+        pytest.skip("needs the right to make devices")
+    write_file(null, "text")
+    with pytest.raises(InputError, match="No space left on device"):
+        write_file(full, "text")
+    assert [stat.S_ISCHR(path.lstat().st_mode) for path in (null, full)] == [True, True]
+
+
+def test_a_link_into_a_folder_that_is_not_there_is_told_before_the_work(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("nowhere/target")
+    with pytest.raises(InputError, match="there is no folder .*nowhere"):
+        check_writable("--html", link)
+
+
+def test_a_script_goes_through_a_descriptor_of_the_shell(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    with os.fdopen(read) as reader, os.fdopen(write, "w") as writer:
+        command = [sys.executable, "-m", "optistack.cli", "plan", "--backend", "sglang"]
+        command += ["--stack", str(STACKS / "kimi-k2.6-b200x4.yaml"), "--script", f"/dev/fd/{write}"]
+        done = subprocess.run(command, pass_fds=[write], capture_output=True, text=True, timeout=60)
+        writer.close()
+        assert done.returncode == 0, done.stderr
+        assert reader.read().startswith("#!/bin/sh\n")
+
+
+def test_results_that_are_read_again_need_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fifo, samples = tmp_path / "pipe", tmp_path / "samples.jsonl"
+    os.mkfifo(fifo)
+    words = ["--endpoint", "http://127.0.0.1:1", "--samples", str(samples), "--out", str(fifo)]
+    assert run(["conformance", "k2vv", *words]) == 2
+    assert "is no file, and it is read again" in capsys.readouterr().err
