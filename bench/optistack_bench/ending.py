@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import signal
-import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
-from optistack.apply.termination import Interrupted
+from optistack.apply.termination import Interrupted, termination_told
 
 T = TypeVar("T")
 
@@ -43,7 +41,7 @@ def run_until_told(work: Coroutine[Any, Any, T]) -> T:
         finally:
             cancel.clear()
 
-    with _handled(tell), no_collection():
+    with termination_told(tell), no_collection():
         try:
             result = asyncio.run(main())
         except asyncio.CancelledError:
@@ -52,22 +50,6 @@ def run_until_told(work: Coroutine[Any, Any, T]) -> T:
     if told:
         raise Interrupted(told[0])
     return result
-
-
-@contextmanager
-def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Within the block ``handler`` is told SIGTERM and SIGHUP, except one that is ignored. In another thread than the
-    main one this does nothing: Python runs signal handlers there alone."""
-    before = {}
-    try:
-        if threading.current_thread() is threading.main_thread():
-            for signum in (signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(signum) is not signal.SIG_IGN:
-                    before[signum] = signal.signal(signum, handler)
-        yield
-    finally:
-        for signum, old in before.items():
-            signal.signal(signum, old)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -19,7 +19,14 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def termination_raises() -> Iterator[None]:
-    """Within the block, SIGTERM and SIGHUP raise Interrupted in the main thread.
+    """Within the block, SIGTERM and SIGHUP raise Interrupted in the main thread."""
+    with termination_told(_raise):
+        yield
+
+
+@contextmanager
+def termination_told(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Within the block ``handler`` is told SIGTERM and SIGHUP.
 
     A signal that is ignored stays ignored (``nohup``). In another thread this does nothing: Python runs signal
     handlers in the main one only.
@@ -31,11 +38,11 @@ def termination_raises() -> Iterator[None]:
     try:
         for signum in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(signum) is not signal.SIG_IGN:
-                before[signum] = signal.signal(signum, _raise)
+                before[signum] = signal.signal(signum, handler)
         yield
     finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
+        for signum, old in before.items():
+            signal.signal(signum, old)
 
 
 def _raise(signum: int, frame: FrameType | None) -> None:

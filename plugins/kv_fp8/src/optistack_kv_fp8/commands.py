@@ -49,7 +49,6 @@ def calibrate(
     """
     if method not in METHODS:
         raise InputError(f"There is no method {method!r}.", fix=f"Use {', '.join(METHODS)}.")
-    from optistack.apply.termination import termination_raises
     from optistack.facts import load_model
     from optistack.stack.references import resolve_checkpoint
     from optistack_kv_fp8.calibration.folder import check_out, working_folder
@@ -76,7 +75,7 @@ def calibrate(
     def progress(done: int) -> None:
         print(f"{done} of {len(texts)} prompts", file=sys.stderr, flush=True)
 
-    with termination_raises(), working_folder(folder, out) as part:  # before the model runs, which takes long
+    with working_folder(folder, out) as part:  # before the model runs, which takes long
         print(f"Loading {folder.name} on {where}.", file=sys.stderr, flush=True)
         model, tokenizer = load(folder, where)
         print(

@@ -65,7 +65,6 @@ def convert(
     """
     check_min_sqnr_db(min_sqnr_db)
     check_device_name(device)
-    from optistack.apply.termination import termination_raises
     from optistack.cli.screen import note
     from optistack_quant_nvfp4.convert.job import Job, check_destination, left_behind
     from optistack_quant_nvfp4.convert.results import metadata_of
@@ -86,8 +85,7 @@ def convert(
 
     recipe = recipe_of(plan, scope, exclude or [], rest, NORMALISATION[method])
     try:
-        with termination_raises():
-            rows, took_s = _run(plan, job, recipe, device, workers, min_sqnr_db)
+        rows, took_s = _run(plan, job, recipe, device, workers, min_sqnr_db)
     except KeyboardInterrupt:
         if job.checkpoint.is_dir():
             note(f"The same command goes on with what {job.folder} has.")
