@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from optistack.errors import CheckFailedError, InputError
 from optistack_dflash.drafter import trainer as trainer_module
@@ -64,6 +65,32 @@ def test_accumulated_micro_batches_train_too(train: Any) -> None:
     before = {name: value.clone() for name, value in trainer.drafter.state_dict().items()}
     trainer.run()
     assert any(not torch.equal(value, before[name]) for name, value in trainer.drafter.state_dict().items())
+
+
+def test_a_step_reads_nothing_that_a_gpu_would_still_have_to_compute(
+    train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+
+    class Reads(TorchDispatchMode):
+        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if op in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
+                found.append(str(op))
+            return op(*args, **(kwargs or {}))
+
+    trainer = train()
+    batches = trainer._batches()
+    trainer._step(batches)
+    # AdamW reads its count of steps, which is the CPU's everywhere.
+    monkeypatch.setattr(trainer._optimizer, "step", lambda: None)
+    with Reads():
+        assert len(trainer._step(batches)) == 1
+    # Which places of the blocks are known is worked out on the CPU.
+    assert found == ["aten.nonzero.default"]
+
+
+def test_attention_is_not_planned_for_every_shape(target: Any) -> None:
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
 @pytest.mark.parametrize(("bad", "good"), [(8, 4), (10, 8)])
