@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from optistack.errors import CheckFailedError, InputError
@@ -113,19 +114,28 @@ def test_not_a_number_stops_with_the_step_and_keeps_the_last_good_drafter(
 def test_a_full_disk_leaves_the_drafter_that_was_there(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = train(steps=4)
     trainer.run()
-    good = weights(trainer.out)
+    good, files = weights(trainer.out), sorted(trainer.out.rglob("*"))
 
     def full(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("optistack_dflash.drafter.network.os.fsync", full)
+    monkeypatch.setattr("optistack.files.os.fsync", full)
     more = train(steps=8)
     assert more.resume()
     with pytest.raises(InputError, match="cannot be written: No space left on device"):
         more.run()
     for name, value in weights(trainer.out).items():
         assert torch.equal(value, good[name])
-    assert not list(trainer.out.rglob("*.part"))
+    assert sorted(trainer.out.rglob("*")) == files
+
+
+def test_a_drafter_that_is_a_link_is_written_where_it_points(train: Any, tmp_path: Path) -> None:
+    trainer = train(steps=4)
+    trainer.out.mkdir()
+    (trainer.out / "model.safetensors").symlink_to(tmp_path / "elsewhere.safetensors")
+    trainer.run()
+    assert (trainer.out / "model.safetensors").is_symlink()
+    assert load_file(tmp_path / "elsewhere.safetensors").keys() == trainer.drafter.state_dict().keys()
 
 
 def test_seconds_end_a_training_too(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
