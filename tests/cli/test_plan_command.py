@@ -125,7 +125,10 @@ def test_size_shows_gross_and_planned_and_why_not(optistack: Optistack) -> None:
     assert rows[1]["gross"]["shortfall_bytes"] > rows[2]["gross"]["shortfall_bytes"] > 0
     assert rows[4]["reason"] == ""
     assert optistack("size", *KIMI, "--node", "cpu").code == 2
-    assert optistack("size", *KIMI, "--hbm-gb", "-1").code == 2
+    for wrong in ("-1", "nan", "inf", "1e300"):
+        ran = optistack("size", *KIMI, "--hbm-gb", wrong)
+        assert ran.code == 2
+        assert f"--hbm-gb {float(wrong):g} is no size of a GPU." in ran.err
 
 
 def test_a_secret_is_shown_nowhere_and_started_with(optistack: Optistack, home: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -119,6 +121,23 @@ def test_a_bug_is_a_sentence_and_debug_shows_where(optistack: Optistack, monkeyp
     for arguments in (["--debug", "plugins"], ["plugins", "--debug"]):
         with pytest.raises(TypeError):
             optistack(*arguments)
+
+
+def test_a_full_disk_is_no_bug(optistack: Optistack, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    monkeypatch.setattr("optistack.host.Host.from_environment", full)
+    (Path.cwd() / "optistack.yaml").write_text("model: {checkpoint: a/b}\n")
+    ran = optistack("plan", "--backend", "vllm")
+    assert ran.code == 2
+    assert ran.err == "Error: Writing ended: File too large.\nFix: Make room, or lift the limit (`ulimit -f`).\n"
+
+
+def test_a_device_instead_of_a_stack_file_is_not_read_to_its_end(optistack: Optistack) -> None:
+    ran = optistack("plan", "--stack", "/dev/zero")
+    assert ran.code == 2
+    assert ran.err.startswith("Error: /dev/zero has more than 4,000,000 characters.\n")
 
 
 def test_interrupted_is_130(optistack: Optistack, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
+from optistack.cli import screen
 
 STACKS = Path(__file__).resolve().parents[2] / "stacks"
 PLAN = ["plan", "--backend", "sglang", "--stack", str(STACKS / "kimi-k2.6-b200x4.yaml")]
@@ -60,3 +63,11 @@ def test_in_ascii_a_plan_has_replacements_and_json_escapes(shell: SimpleNamespac
     assert len(printed()) == len(wanted)
     assert json.loads(printed("--json"))["spec"]["name"]
     assert printed("--script", "-").startswith("#!/bin/sh")
+
+
+def test_what_was_printed_is_out_before_a_command_that_stays_says_how_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(pipe, encoding="utf-8"))
+    print("tiny serves at http://127.0.0.1:8000")
+    screen.note("Ctrl-C stops it.")
+    assert pipe.getvalue() == b"tiny serves at http://127.0.0.1:8000\n"

@@ -7,6 +7,7 @@ reader of a pipe went away.
 from __future__ import annotations
 
 import difflib
+import errno
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -23,6 +24,9 @@ WRONG_INPUT = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 BUG = 1
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Why a write fails that is right, wherever it is: the disk or the quota is full, or a file may not be as large."""
 
 app = typer.Typer(
     cls=Commands,
@@ -77,7 +81,7 @@ def _run(commands: typer.Typer, name: str, arguments: Sequence[str]) -> int:
     debug, words = _take_debug(arguments)
     try:
         code = _invoke(commands, name, words, debug)
-        sys.stdout.flush()
+        stdout.finish()
     except BrokenPipeError:
         stdout.give_up()
         return PIPE_CLOSED
@@ -165,6 +169,14 @@ def _described(error: Exception, name: str, words: Sequence[str]) -> tuple[int, 
         begun = " ".join([name, *(word for word in words[:1] if not word.startswith("-"))])
         command = context.command_path if context is not None else begun
         return WRONG_INPUT, usage(), f"`{command} --help` shows how it goes.", {}
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        place = f"{error.filename}: " if error.filename else ""
+        return (
+            WRONG_INPUT,
+            f"{place}Writing ended: {error.strerror}.",
+            "Make room, or lift the limit (`ulimit -f`).",
+            {},
+        )
     if isinstance(error, OSError) and error.filename:
         return WRONG_INPUT, f"{error.filename}: {error.strerror}.", "Check the path and its permissions.", {}
     fix = "This is a bug in optistack; --debug shows where."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
@@ -47,6 +48,7 @@ def note(text: str) -> None:
     error = sys.exc_info()[1]
     if isinstance(error, KeyboardInterrupt):
         error.add_note(text)
+    _result_first()
     _stderr().print(Text(text), soft_wrap=True)
 
 
@@ -84,12 +86,23 @@ def begin() -> None:
 
 def print_error(message: str, fix: str = "") -> None:
     """An error: one sentence and its fix, on stderr."""
+    _result_first()
     console = _stderr()
     from rich.text import Text
 
     console.print(Text.assemble(("Error: ", "bold red"), message), soft_wrap=True)
     if fix:
         console.print(Text.assemble(("Fix: ", "bold"), fix), soft_wrap=True)
+
+
+def _result_first() -> None:
+    """What stdout holds back in a pipe stands before what is said about it, and is read while a command stays.
+
+    A stdout that fails is told when the command ends, and takes nothing of what goes to stderr.
+    """
+    if sys.stdout is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
 
 
 def _stderr() -> Console:

@@ -47,6 +47,13 @@ def prepare() -> bool:
     return True
 
 
+def finish() -> None:
+    """Print what is left. Raises the error that printing ended with, also where somebody went on after it."""
+    sys.stdout.flush()
+    if isinstance(sys.stdout, _Stdout) and sys.stdout.failure is not None:
+        raise sys.stdout.failure
+
+
 def is_failure(error: BaseException) -> bool:
     """Whether ``error`` is why something could not be printed."""
     return isinstance(sys.stdout, _Stdout) and sys.stdout.failure is error

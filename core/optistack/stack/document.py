@@ -21,6 +21,9 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MOST_VALUES = 20_000
 """Values in a document, aliases written out: a few lines of aliases of aliases make billions."""
 
+MOST_CHARACTERS = 4_000_000
+"""Of a file: no stack has as many, and a device or a checkpoint given by mistake would fill the memory."""
+
 Steps = tuple[str | int, ...]
 """Where something is inside a document: keys and list positions from the top."""
 
@@ -61,7 +64,8 @@ class Document:
 def read_document(path: Path) -> Document:
     """The stack file at ``path``. Raises InputError, with file and line, when it is no single YAML mapping."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MOST_CHARACTERS + 1)
     except FileNotFoundError:
         raise InputError(
             f"There is no stack file {path}.",
@@ -73,6 +77,8 @@ def read_document(path: Path) -> Document:
         raise InputError(f"{path} may not be read: {error.strerror}.", fix=READ_PERMISSION) from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.", fix="Give a YAML file.") from error
+    if len(text) > MOST_CHARACTERS:
+        raise InputError(f"{path} has more than {MOST_CHARACTERS:,} characters.", fix="Give a stack file.")
     return parse_document(text, str(path))
 
 
