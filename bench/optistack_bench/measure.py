@@ -142,6 +142,10 @@ class Bench:
         if played.ended or all(record.error for record in played.records):
             bad = next((record for record in played.records if record.error), None)
             said = f"{bad.error}: {bad.detail}" if bad else played.ended
+            if played.ended:
+                raise CheckFailedError(
+                    f"{self.target.url} went away in the warm-up: {said}.", fix="Its log says why; start it again."
+                )
             raise CheckFailedError(
                 f"{self.target.url} answered no request of the warm-up: {said}.",
                 fix=NEEDED_IN_A_CHAT if self.settings.chat else NEEDED,

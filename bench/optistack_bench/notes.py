@@ -74,6 +74,15 @@ def _tails(where: str, point: Point) -> Iterator[str]:
             )
 
 
+def seen_before(where: str, point: Point) -> Iterator[str]:
+    """That the point's server had KV of the workload from an earlier run."""
+    if point.mean("foreign_hits"):
+        yield (
+            f"{where}: {point.mean('foreign_hits'):,.0f} tokens of first prompts were cached before they were sent: "
+            "the server has seen this workload. Start it anew, or give another --seed."
+        )
+
+
 def _hits(where: str, point: Point) -> Iterator[str]:
     usage, engine = point.mean("hit_rate_usage"), point.mean("hit_rate_engine")
     possible = point.mean("hit_rate_possible")
@@ -100,8 +109,4 @@ def _hits(where: str, point: Point) -> Iterator[str]:
                 f"{where}: the workload allows {possible:.1%} hits at best; its worst session, {worst.name}, "
                 f"{allowed:.1%}{got}."
             )
-    if point.mean("foreign_hits"):
-        yield (
-            f"{where}: {point.mean('foreign_hits'):,.0f} tokens of first prompts were cached before they were sent: "
-            "the server has seen this workload. Start it anew, or give another --seed."
-        )
+    yield from seen_before(where, point)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import platform
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import distributions
@@ -86,11 +86,20 @@ def _folders() -> Iterator[Checkup]:
         ("state", paths.state_dir(), "XDG_STATE_HOME"),
     ):
         there = _nearest(folder)
-        if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        if _takes_a_folder(there):
             yield Checkup(name, f"{folder} can be written.")
         else:
             mend = f"Make {there} a folder that you may write to, or set {variable} to another."
             yield Checkup(name, f"{folder} cannot be written.", mend)
+
+
+def _takes_a_folder(there: Path) -> bool:
+    """Tried, since permissions do not tell: root has them all, and file systems such as /proc take nothing."""
+    try:
+        with tempfile.TemporaryDirectory(dir=there, prefix=".optistack-"):
+            return True
+    except OSError:
+        return False
 
 
 def _nearest(folder: Path) -> Path:

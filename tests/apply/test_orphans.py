@@ -16,6 +16,7 @@ from optistack.apply.deployment import Deployment, find, folder_of, stop
 from optistack.apply.processes import ProcessId, boot_id, identify
 from optistack.apply.start import start
 from optistack.apply.state import Phase, State, read_state, write_state
+from optistack.errors import InputError
 
 
 def lives(pid: int) -> bool:
@@ -111,6 +112,8 @@ def test_a_second_request_to_stop_does_not_wait(lab: Any) -> None:
     supervisor = lab.keeper(deployment, "supervisor")
     supervisor.send(signal.SIGTERM)
     assert lab.eventually(lambda: deployment.state.phase is Phase.STOPPING)
+    with pytest.raises(InputError, match=r"^Deployment 'test' is being stopped\. `optistack down test` waits for"):
+        start(lab.spec())
     supervisor.send(signal.SIGTERM)
     assert lab.eventually(lambda: not deployment.folder.locked())
     assert lab.leftovers() == []

@@ -170,6 +170,16 @@ def test_a_server_that_answers_nothing_is_told_in_the_warm_up(capsys: pytest.Cap
     assert "answered no request of the warm-up: HTTP 400" in capsys.readouterr().err
 
 
+def test_a_server_that_dies_in_the_warm_up_is_not_taken_for_one_that_cannot(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Engine(Script(dies_at=0)) as engine:
+        assert run(["bench", "--endpoint", engine.url, *FAST[:-1], "1"]) == 1
+    said = capsys.readouterr().err
+    assert f"Error: {engine.url} went away in the warm-up: " in said
+    assert "/v1/completions" not in said
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

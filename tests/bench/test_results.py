@@ -24,6 +24,20 @@ def test_compare_tells_what_changed_beyond_the_noise(tmp_path: Path, capsys: pyt
     assert "ttft_s_p50 worse (1 user)" in capsys.readouterr().out
 
 
+def test_compare_says_which_server_had_seen_the_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cold, warm = tmp_path / "cold", tmp_path / "warm"
+    with Engine(Script()) as engine:
+        for folder in (cold, warm):
+            assert bench(engine, "--repeats", "2", "--out", str(folder)) == 0
+    capsys.readouterr()
+    assert run(["bench", "compare", str(cold), str(warm)]) == 0
+    *_, beyond, sentence = capsys.readouterr().out.splitlines()
+    assert beyond.startswith("Beyond the noise: ") and sentence.startswith(f"{warm}, 1 user: ")
+    assert "the server has seen this workload" in sentence
+    assert run(["bench", "compare", str(cold), str(warm), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["seen_before"] == [sentence]
+
+
 def test_a_result_without_an_answer_is_never_shown_as_a_whole_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -109,6 +109,14 @@ def test_a_checkpoint_that_is_not_whole_is_made_anew() -> None:
     assert found()["model smollm2-135m"].mend == "Run `optistack model fetch smollm2-135m`."
 
 
+def test_a_place_that_takes_no_folder_is_found_whatever_its_permissions_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc")
+    checkup = found()["state"]
+    assert checkup.says == "/proc/optistack cannot be written." and "XDG_STATE_HOME" in checkup.mend
+    assert found()["cache"].ok
+    assert not list(paths.cache_dir().parent.parent.glob("**/.optistack-*"))
+
+
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Another machine's files, and no program on the path but those that a test puts there."""

@@ -75,6 +75,16 @@ def test_lock_and_diff(optistack: Optistack, home: Path, name: str) -> None:
     assert "b300x4 → b200x4" in shown
 
 
+def test_the_other_stack_takes_the_backend_that_the_first_one_names(optistack: Optistack, home: Path) -> None:
+    other = STACKS / "kimi-k2.6-b300x4.yaml"
+    assert "\nbackend:" not in other.read_text()
+    named = (STACKS / "kimi-k2.6-b200x4.yaml").read_text().replace("models/", f"{STACKS}/models/")
+    (home / "optistack.yaml").write_text(f"backend: vllm\n{named}")
+    ran = optistack("plan", "--diff", other)
+    assert ran.code == 0, ran.err
+    assert "b300x4 → b200x4" in ran.out
+
+
 def test_the_script_is_shell(optistack: Optistack, home: Path) -> None:
     printed = optistack("plan", *KIMI, "--script", "-")
     assert printed.out.startswith("#!/bin/sh\n")
@@ -95,6 +105,7 @@ def test_the_script_is_shell(optistack: Optistack, home: Path) -> None:
         (["--diff", "no.yaml"], "There is no stack file no.yaml.", ""),
         (["--diff", "no.json"], "There is no lock file no.json.", ""),
         (["--lock", "/nowhere/a.json"], "/nowhere/a.json cannot be written", ""),
+        (["--lock", "-"], "--lock - names no file.", "--json"),
         (["--lock", "."], ". is a folder.", "Name a file in it."),
         (["--set", "serving.kv_memory_gib=500"], "The stack does not fit", "Lower serving.kv_memory_gib"),
         (["--set", "serving.kv_memory_gib=0.1"], "The stack does not fit", "Raise serving.kv_memory_gib"),

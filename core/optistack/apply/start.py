@@ -118,7 +118,7 @@ def require_room(name: str, ports: Iterable[tuple[str, int]]) -> None:
     try:
         state = read_state(folder)
         if folder.locked() and state is not None:
-            raise _already_running(name)
+            raise _already_running(name, state)
         folder.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         place = folder.path if folder.path.exists() else folder.path.parent
         if not os.access(place, os.W_OK | os.X_OK):
@@ -131,12 +131,15 @@ def require_room(name: str, ports: Iterable[tuple[str, int]]) -> None:
         _require_port(host, port)
 
 
-def _already_running(name: str) -> InputError:
+def _already_running(name: str, state: State | None) -> InputError:
+    if state is not None and state.phase is Phase.STOPPING:
+        return InputError(f"Deployment {name!r} is being stopped.", fix=f"`optistack down {name}` waits for its end.")
     return InputError(f"Deployment {name!r} is already running.", fix=f"`optistack down {name}` stops it.")
 
 
 def _cannot_work(folder: DeploymentFolder, error: OSError) -> InputError:
-    return InputError(f"Cannot work in {folder.path}: {error}.", fix="XDG_STATE_HOME puts it elsewhere.")
+    why = error.strerror or str(error)
+    return InputError(f"Cannot work in {folder.path}: {why}.", fix="XDG_STATE_HOME puts it elsewhere.")
 
 
 def _launch(live: Attached, spec: DeploymentSpec, lease: int) -> None:
@@ -146,7 +149,7 @@ def _launch(live: Attached, spec: DeploymentSpec, lease: int) -> None:
     try:
         lock = folder.acquire()
         if lock is None:
-            raise _already_running(spec.name)
+            raise _already_running(spec.name, read_state(folder))
         sweep(folder)
         for process in spec.processes:
             _require_port(process.host, process.port)

@@ -22,6 +22,7 @@ def compare(
     """Say what changed from A to B beyond the noise of their repeats."""
     from optistack.cli import screen
     from optistack_bench.compare import compare as held_against
+    from optistack_bench.notes import seen_before
     from optistack_bench.result import load_result
     from optistack_bench.terminal import changes_view
 
@@ -30,10 +31,17 @@ def compare(
     problems = {str(name): result.problem for name, result in ((before, old), (after, new)) if result.problem}
     for name, problem in problems.items():
         screen.note(f"{name} is no measurement to go by: {problem}")
+    warm = [
+        sentence
+        for name, result in ((before, old), (after, new))
+        for point in result.points
+        for sentence in seen_before(f"{name}, {point.load}", point)
+    ]
     if json:
-        screen.print_json({"changes": [change.as_json() for change in changes], "problems": problems})
+        told = [change.as_json() for change in changes]
+        screen.print_json({"changes": told, "problems": problems, "seen_before": warm})
     else:
-        screen.show(*changes_view(changes))
+        screen.show(*changes_view(changes), *warm)
 
 
 def show(

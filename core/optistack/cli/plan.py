@@ -52,6 +52,8 @@ def plan(
     to_stdout = script == Path("-")
     if to_stdout and json:
         raise InputError("--json and --script - both print to stdout.", fix="Write the script to a file.")
+    if lock == Path("-"):
+        raise InputError("--lock - names no file.", fix="Name one, or have --json print the plan.")
     chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting, engine_arg)
     with screen.ScreenProgress() as progress:
         made = open_stack(chosen).plan(allow_degraded=allow_degraded, preflight=preflight, progress=progress)
@@ -120,7 +122,7 @@ def _show_diff(made: Plan, other: Path, chosen: options.Choice, name: Path, *, j
 
     # The other stack is planned for the backend, node and engine of this command; -p and --set are this one's alone.
     bare = dataclasses.replace(chosen, stack=other, plugins=(), without=(), settings=())
-    theirs = read_lock(other) if is_lock(other) else open_stack(bare).plan()
+    theirs = read_lock(other) if is_lock(other) else open_stack(bare, otherwise=made.engine.backend).plan()
     found = diff_plans(theirs, made)
     if json:
         screen.print_json([difference.model_dump(mode="json") for difference in found])

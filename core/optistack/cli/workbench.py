@@ -72,8 +72,11 @@ class Workbench:
         )
 
 
-def open_stack(choice: Choice) -> Workbench:
-    """Load the stack that ``choice`` names. Raises InputError for whatever is wrong with it."""
+def open_stack(choice: Choice, *, otherwise: str | None = None) -> Workbench:
+    """Load the stack that ``choice`` names. Raises InputError for whatever is wrong with it.
+
+    ``otherwise``  the backend where neither the stack nor ``choice`` names one
+    """
     host = Host.from_environment(disable=choice.without)
     spec = load_stack(choice.stack, host, choice.overrides)
-    return Workbench(spec, host, get_backend_for(spec, None))
+    return Workbench(spec, host, get_backend_for(spec, spec.backend or otherwise))

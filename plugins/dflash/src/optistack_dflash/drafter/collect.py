@@ -81,8 +81,10 @@ def read_prompts(file: Path, checkpoint: Path) -> list[list[int]]:
 
     try:
         lines = file.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} cannot be read: {error}.") from error
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}.", fix="Give a file of prompts.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not text in UTF-8.", fix="Give a file of prompts in JSON Lines.") from error
     tokenizer: Any = AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
     prompts = []
     for number, line in enumerate(lines, 1):
