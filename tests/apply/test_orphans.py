@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import resource
 import signal
 import termios
 from collections.abc import Callable
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,6 +120,23 @@ def test_a_second_request_to_stop_does_not_wait(lab: Any) -> None:
     supervisor.send(signal.SIGTERM)
     assert lab.eventually(lambda: not deployment.folder.locked())
     assert lab.leftovers() == []
+
+
+def test_a_full_disk_ends_nothing_and_is_no_obstacle_to_a_stop(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    told = lab.path / "told"
+    deployment = start(lab.spec("--orderly", told, stop_timeout_s=10))
+    for which in ("supervisor", "guardian"):  # they cannot write any more, neither a state nor a log
+        resource.prlimit(lab.keeper(deployment, which).id.pid, resource.RLIMIT_FSIZE, (0, 0))
+    monkeypatch.setattr("optistack.apply.deployment.write_state", full)
+    assert stop(deployment) is True
+    assert lab.leftovers() == []
+    assert told.read_text(), "the engine was asked to end before it was killed"
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
+    assert deployment.state.phase is Phase.FAILED
+    assert deployment.state.reason.endswith("is full, and how it ended could not be written")
 
 
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -111,7 +112,8 @@ def end(folder: DeploymentFolder, *, ask_to_stop: bool = False) -> bool:
         left = sweep(folder)
         state = read_state(folder)
         if ask_to_stop and state is not None and state.phase is not Phase.STOPPED:
-            write_state(folder, state.model_copy(update={"phase": Phase.STOPPED, "members": ()}))
+            with contextlib.suppress(OSError):  # all is ended; on a full disk the free lock says so
+                write_state(folder, state.model_copy(update={"phase": Phase.STOPPED, "members": ()}))
         return left
     finally:
         os.close(lock)

@@ -80,7 +80,8 @@ def clean_up(folder: DeploymentFolder, deployment_id: str) -> None:
     state |= {"phase": "stopped" if asked_to_stop else "failed", "members": []}
     if not asked_to_stop and not state.get("reason"):
         state["reason"] = "its supervisor was killed or crashed; supervisor.log may say why"
-    folder.write("state.json", json.dumps(state, indent=1))
+    with contextlib.suppress(OSError):  # all is ended; on a full disk the free lock says so
+        folder.write("state.json", json.dumps(state, indent=1))
 
 
 def _recorded(state: dict[str, Any]) -> list[ProcessId]:

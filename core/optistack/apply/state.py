@@ -6,6 +6,7 @@ or ``stop``; the folder's lock passes from one to the next.
 
 from __future__ import annotations
 
+import shutil
 from datetime import datetime
 from enum import StrEnum
 
@@ -16,6 +17,10 @@ from optistack.apply.processes import ProcessId, boot_id
 
 STOP_TIMEOUT_S = 30.0
 """Between SIGTERM and SIGKILL, where nobody says."""
+
+
+FULL_BYTES = 65_536
+"""A disk with less room than this does not take a state file for sure."""
 
 
 class Phase(StrEnum):
@@ -98,5 +103,13 @@ def actual_state(folder: DeploymentFolder) -> State | None:
     again = read_state(folder)  # it may have ended between the two looks
     if again is None or again.phase.is_final:
         return again
-    reason = "its supervisor and its guardian were killed" if again.this_boot else "the machine was restarted"
-    return again.model_copy(update={"phase": Phase.FAILED, "reason": reason})
+    return again.model_copy(update={"phase": Phase.FAILED, "reason": _why_unwritten(folder, again)})
+
+
+def _why_unwritten(folder: DeploymentFolder, state: State) -> str:
+    """Why nobody wrote that the deployment of ``state`` has ended."""
+    if not state.this_boot:
+        return "the machine was restarted"
+    if shutil.disk_usage(folder.path).free < FULL_BYTES:
+        return f"the disk of {folder.path} is full, and how it ended could not be written"
+    return "its supervisor and its guardian were killed"

@@ -94,7 +94,7 @@ class Supervisor:
         try:
             write_state(self.folder, self.state)
         except OSError as error:  # a full disk is no reason to lose an engine, let alone to keep one
-            print(f"state.json was not written: {error}", file=sys.stderr)
+            _say(f"state.json was not written: {error}")
 
     def _record_process(self, name: str, **changes: Any) -> None:
         processes = self.state.processes
@@ -223,11 +223,16 @@ class Supervisor:
                     start_new_session=True,
                 )
             except OSError as error:  # its Python is gone; the engine runs on without a guardian
-                print(f"no new guardian: {error}", file=sys.stderr)
+                _say(f"no new guardian: {error}")
                 return
         self.guardian_pid = guardian.pid
         self._record(guardian=identify(guardian.pid))
         self.loop.add_reader(self.link, self._guardian_died)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # supervisor.log is on the disk that is full
+        print(text, file=sys.stderr, flush=True)
 
 
 async def _supervise(folder: DeploymentFolder, *numbers: int) -> None:
