@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from optistack.apply.deployment import Deployment, find, folder_of, stop
-from optistack.apply.processes import ProcessId, boot_id, identify
+from optistack.apply.processes import KEEPER_MARK, ProcessId, boot_id, identify, marked
 from optistack.apply.start import start
 from optistack.apply.state import Phase, State, read_state, write_state
 from optistack.errors import InputError
@@ -137,6 +137,29 @@ def test_a_full_disk_ends_nothing_and_is_no_obstacle_to_a_stop(lab: Any, monkeyp
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
     assert deployment.state.phase is Phase.FAILED
     assert deployment.state.reason.endswith("is full, and how it ended could not be written")
+
+
+def test_a_state_that_cannot_be_written_ends_a_start(lab: Any) -> None:
+    applier = lab.apply(lab.spec("--ready-when", lab.trigger))
+    assert lab.up(1)
+    supervisor = lab.keeper(Deployment(folder_of("test")), "supervisor")
+    resource.prlimit(supervisor.id.pid, resource.RLIMIT_FSIZE, (0, 0))
+    lab.trigger.touch()
+    assert applier.wait(timeout=20) != 0
+    assert lab.nothing_left()
+
+
+def test_a_state_that_could_not_be_written_is_when_there_is_room(lab: Any) -> None:
+    deployment = start(lab.spec())
+    supervisor = lab.keeper(deployment, "supervisor")
+    resource.prlimit(supervisor.id.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    lab.keeper(deployment, "guardian").send(signal.SIGKILL)  # its place is taken, which is to be written
+    before = deployment.state
+    assert lab.eventually(lambda: {*marked(before.id, name=KEEPER_MARK)} - {before.supervisor, before.guardian})
+    assert not lab.eventually(lambda: deployment.state.guardian != before.guardian, within_s=0.5)
+    resource.prlimit(supervisor.id.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert lab.eventually(lambda: deployment.state.guardian != before.guardian, within_s=30)
+    stop(deployment)
 
 
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM])

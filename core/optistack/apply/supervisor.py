@@ -57,7 +57,7 @@ class Supervisor:
         self.log_when_ready_bytes: dict[str, int] = {}
         self.loop = asyncio.get_running_loop()
         self.verdict: asyncio.Future[tuple[Phase, str]] = self.loop.create_future()
-        self.hurry = False
+        self.hurry = self.unwritten = False
 
     async def run(self) -> None:
         self.loop.set_exception_handler(self._broken)
@@ -90,11 +90,15 @@ class Supervisor:
         self._end(Phase.FAILED, "its supervisor failed; supervisor.log says how.")
 
     def _record(self, **changes: Any) -> None:
-        self.state = self.state.model_copy(update=changes)
+        was, self.state = self.state.phase, self.state.model_copy(update=changes)
         try:
             write_state(self.folder, self.state)
+            self.unwritten = False
         except OSError as error:  # a full disk is no reason to lose an engine, let alone to keep one
+            self.unwritten = True  # until there is room
             _say(f"state.json was not written: {error}")
+            if was is Phase.STARTING:  # who waits for it would never hear that it is ready
+                self._end(Phase.FAILED, f"its state cannot be written: {error.strerror}.")
 
     def _record_process(self, name: str, **changes: Any) -> None:
         processes = self.state.processes
@@ -175,7 +179,7 @@ class Supervisor:
     async def _watch(self) -> None:
         while True:
             members = tuple(sorted(self._members(), key=lambda process: process.pid))
-            if members != self.state.members:
+            if self.unwritten or members != self.state.members:
                 self._record(members=members)
             for process in self.spec.processes:
                 with contextlib.suppress(OSError):  # for want of space, as a rule; it is tried again
