@@ -134,6 +134,15 @@ def test_a_full_disk_is_no_bug(optistack: Optistack, monkeypatch: pytest.MonkeyP
     assert ran.err == "Error: Writing ended: File too large.\nFix: Make room, or lift the limit (`ulimit -f`).\n"
 
 
+def test_a_cache_that_cannot_be_made_is_told_with_its_variable(
+    optistack: Optistack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc")
+    ran = optistack("model", "fetch", "smollm2-135m")
+    assert ran.code == 2
+    assert ran.err.endswith("Fix: XDG_CACHE_HOME puts it elsewhere.\n")
+
+
 def test_a_device_instead_of_a_stack_file_is_not_read_to_its_end(optistack: Optistack) -> None:
     ran = optistack("plan", "--stack", "/dev/zero")
     assert ran.code == 2

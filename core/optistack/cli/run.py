@@ -10,6 +10,7 @@ import difflib
 import errno
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -150,6 +151,14 @@ def _only_near_options(error: Any) -> None:
         error.possibilities = difflib.get_close_matches(error.option_name, error.possibilities, cutoff=0.8)
 
 
+def _place_fix(path: str) -> str:
+    from optistack import paths
+
+    folders = (("XDG_CACHE_HOME", paths.cache_dir()), ("XDG_STATE_HOME", paths.state_dir()))
+    variable = next((name for name, folder in folders if Path(path).is_relative_to(folder)), "")
+    return f"{variable} puts it elsewhere." if variable else "Check the path and its permissions."
+
+
 def _described(error: Exception, name: str, words: Sequence[str]) -> tuple[int, str, str, dict[str, Any]]:
     """Exit code, sentence, fix, and what else ``--json`` tells."""
     if isinstance(error, PlanRefusedError) and error.rule:
@@ -178,6 +187,6 @@ def _described(error: Exception, name: str, words: Sequence[str]) -> tuple[int, 
             {},
         )
     if isinstance(error, OSError) and error.filename:
-        return WRONG_INPUT, f"{error.filename}: {error.strerror}.", "Check the path and its permissions.", {}
+        return WRONG_INPUT, f"{error.filename}: {error.strerror}.", _place_fix(str(error.filename)), {}
     fix = "This is a bug in optistack; --debug shows where."
     return BUG, f"optistack failed: {type(error).__name__}: {error}", fix, {}

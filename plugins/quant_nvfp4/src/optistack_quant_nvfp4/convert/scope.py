@@ -126,7 +126,7 @@ def _nothing(checkpoint: Checkpoint, word: str) -> InputError:
     names = [name for name, component in WORDS.items() if component in has and name not in NO_SCOPE]
     return InputError(
         f"Scope {word} matches nothing: {checkpoint.folder} has none.",
-        fix=f"{nearest(word, names)} It has: {', '.join(names)}.",
+        fix=f"It has: {', '.join(names)}.",
     )
 
 
