@@ -193,6 +193,26 @@ class TestRules:
         assert self.rule(bench, "hicache-storage-by-hand", args=("--log-level", "info"), **options) is None
 
     @pytest.mark.parametrize(
+        ("word", "flag"),
+        [
+            ('--hf_overrides={"rope_theta": 1}', "--hf-overrides"),
+            ("--hf-overrides.rope_theta=1", "--hf-overrides"),
+            ("--quantization=fp8", "--quantization"),
+            ("-q=fp8", "--quantization"),
+            ("--load-format=dummy", "--load-format"),
+        ],
+    )
+    def test_every_spelling_of_such_a_flag_needs_a_tag(self, make_bench: Any, word: str, flag: str) -> None:
+        options = {"storage": "file", "storage_dir": "/ssd"}
+        assert self.rule(make_bench(backend="vllm"), "hicache-storage-by-hand", args=(word,), **options) == flag
+
+    def test_weights_that_are_made_up_need_a_tag_and_ways_to_load_the_same_ones_do_not(self, bench: Any) -> None:
+        options = {"storage": "file", "storage_dir": "/ssd"}
+        for word, says in (("dummy", "--load-format"), ("runai_streamer", None)):
+            args = ("--load-format", word)
+            assert self.rule(bench, "hicache-storage-by-hand", args=args, **options) == says
+
+    @pytest.mark.parametrize(
         ("mla", "layout", "io_backend", "fires"),
         [
             (False, "page_head", "kernel", None),
