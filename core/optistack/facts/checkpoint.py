@@ -143,9 +143,10 @@ def _from_shards(
 
 
 def _fingerprint(config: dict[str, Any], quantization: Quantization | None, shards: list[Shard]) -> str:
-    """sha256 over config.json, the quantization metadata, and of each shard its name, header and first 4 KiB of data.
+    """sha256 over config.json, the quantization metadata, and of each shard its name, header and up to 4 KiB of each
+    kind of tensor.
 
-    Headers hold shapes only, which a fine-tune shares with its base; the first data tells the two apart.
+    Headers hold shapes only, which a fine-tune shares with its base, and one with adapters merged in its embedding too.
     """
     digest = hashlib.sha256()
     for value in (config, quantization.model_dump() if quantization else None):
