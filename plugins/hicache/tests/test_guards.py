@@ -83,6 +83,20 @@ def test_a_folder_is_read_under_one_setting_of_every_field_alone(
     assert key_of(make_bench, one) != key_of(make_bench, other)
 
 
+def test_other_scales_in_a_file_of_the_same_name_are_another_folder(make_bench: Any, tmp_path: Path) -> None:
+    file = tmp_path / "scales.json"
+    bench = make_bench(others=[KVLayout(dtype=choose("fp8_e4m3"), scales_file=choose(str(file)))])
+
+    def folder() -> str:
+        return str(bench.resolve(storage="file", storage_dir="/ssd").tier(3).directory.value)
+
+    elsewhere = folder()
+    file.write_text("1")
+    here = folder()
+    file.write_text("2")
+    assert len({elsewhere, here, folder()}) == 3
+
+
 class TestFolder:
     def test_a_folder_that_can_be_made_is_fine(self, tmp_path: Path) -> None:
         assert trouble(tmp_path / "not" / "yet", None) is None
