@@ -107,8 +107,9 @@ class Trainer:
         return acceptance
 
     def resume(self) -> bool:
-        """Go on from ``out``; False when nothing was kept there. InputError when there is a drafter alone, one of another
-        shape, or nothing that can be read. Another recipe takes over where the last one stood."""
+        """Go on from ``out``; False when nothing was kept there. Another recipe takes over where the last one stood.
+
+        InputError when there is a drafter alone, one of another shape, or what cannot be read."""
         shape = self.drafter.shape.fields()
         if not self._file.is_file():
             if (self.out / "config.json").exists():
