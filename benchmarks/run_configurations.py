@@ -72,10 +72,10 @@ def stack_words(one: dict[str, Any], folder: Path, pythons: dict[str, str]) -> l
 
 @contextmanager
 def alone(locks: Sequence[Path]) -> Iterator[None]:
-    """Holds every one of ``locks``; lists that name several must name them in the same order."""
+    """Holds every one of ``locks``, taken in the order of their names, so that no two lists wait for each other."""
     held = []
     try:
-        for file in locks:
+        for file in sorted({file.resolve() for file in locks}):
             held.append(file.open("w"))
             fcntl.flock(held[-1], fcntl.LOCK_EX)
         yield
@@ -212,6 +212,9 @@ def main() -> int:
     pythons = dict(word.split("=", 1) for word in given.engine_python)
     if unknown := {*(given.only or ())} - {one["name"] for one in document["configurations"]}:
         parser.error(f"{given.file} has no configuration {', '.join(sorted(unknown))}")
+    for lock in given.lock:
+        if not lock.parent.is_dir():
+            parser.error(f"there is no folder {lock.parent} for {lock}")
     with termination_raises():
         return run_all(document, given, pythons)
 
