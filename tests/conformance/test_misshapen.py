@@ -138,12 +138,25 @@ def test_scores_cannot_be_read(answer: str, engine: str) -> None:
                     work()
 
 
-@pytest.mark.parametrize("models", [{"data": ["m"]}, {"data": {"m": 1}}, {"data": [{"name": "m"}]}, []])
-def test_models_that_cannot_be_read_are_said(models: Any, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("models", [{"data": ["m"]}, {"data": {"m": 1}}, {"data": [{"name": "m"}]}, {"data": "m"}, []])
+@pytest.mark.parametrize("words", [["conformance"], ["conformance", "--record", "base.json"], ["k2vv"], ["lm-eval"]])
+def test_what_lists_no_model_is_wrong_input_and_said(
+    models: Any, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "samples.jsonl").write_text(json.dumps(SAMPLE) + "\n")
+    further = {
+        "k2vv": ["conformance", "k2vv", "--samples", "samples.jsonl", "--out", "out.jsonl"],
+        "lm-eval": ["conformance", "lm-eval", "--python", "python3"],
+    }.get(words[0], words)
     with answering(ANSWERS["html"], models=models) as url:
-        assert run(["conformance", "--endpoint", url]) == 1
-    said = capsys.readouterr().err
-    assert url in said and "bug" not in said
+        assert run([*further, "--endpoint", url]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[-2:] == [
+        f"Error: {url}/v1/models lists no model (status 200).",
+        "Fix: Is this the engine's own address, and is it an engine's?",
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["samples.jsonl"]
 
 
 def test_no_sample_answered_is_said_and_nothing_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
