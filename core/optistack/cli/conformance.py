@@ -126,8 +126,10 @@ def conformance(
             report = _on_stack(options.Choice(stack=stack, backend=backend), settings, allow_degraded, junit, progress)
         else:
             from optistack.verify.endpoint import first_answer_of
-            from optistack_conformance.runner import run_suite
+            from optistack_conformance.runner import check_cases, check_installed, run_suite
 
+            check_installed()
+            check_cases(selection)
             progress.step(f"Running the cases on {first_answer_of(selection.endpoint)}")
             report = run_suite(selection, junit=junit, progress=progress.detail)
     if html is not None:
