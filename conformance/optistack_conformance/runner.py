@@ -79,7 +79,7 @@ def check_given(selection: Selection) -> None:
         from optistack_conformance.reference import fingerprint
         from optistack_conformance.template import ChatTemplate
 
-        ChatTemplate(Path(selection.checkpoint))
+        ChatTemplate(Path(selection.checkpoint)).check()
         fingerprint(selection)
 
 

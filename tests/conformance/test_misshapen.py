@@ -184,3 +184,22 @@ def test_a_file_of_something_else_is_named_with_its_line(
     words = ["--endpoint", "http://127.0.0.1:1"] if option == "--samples" else []
     assert run(["conformance", "k2vv", "--out", str(tmp_path / "out"), *words, option, str(path)]) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence", "fix"),
+    [
+        (["--endpoint", "http://127.0.0.1:1", "--samples", "{file}"], "{file} has no samples.", "samples.jsonl"),
+        (["--reference", "{file}.not"], "{file}.not cannot be read", "Make it with --endpoint and --samples."),
+    ],
+)
+def test_files_of_the_verifier_that_are_empty_or_not_there(
+    words: list[str], sentence: str, fix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    given = [word.replace("{file}", str(file)) for word in words]
+    assert run(["conformance", "k2vv", "--out", str(tmp_path / "out"), *given]) == 2
+    said = capsys.readouterr().err
+    assert sentence.replace("{file}", str(file)) in said and fix in said
+    assert not (tmp_path / "out").exists()

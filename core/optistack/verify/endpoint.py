@@ -53,6 +53,11 @@ class Endpoint:
         import httpx
 
         self.url = url.rstrip("/")
+        if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+            raise InputError(
+                "The API key has characters that no header of HTTP may have.",
+                fix="Is there a line break, or another key's text, in OPTISTACK_API_KEY?",
+            )
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         try:
             self._client = httpx.Client(
@@ -65,6 +70,14 @@ class Endpoint:
             )
         except (httpx.InvalidURL, TypeError) as error:
             raise InputError(f"{url!r} is not a URL: {error}.", fix="Give it like http://127.0.0.1:8000.") from error
+        except (ImportError, ValueError) as error:
+            raise InputError(
+                f"The proxy that the environment names for {url} cannot be used: {str(error).splitlines()[0]}".rstrip(
+                    "."
+                )
+                + ".",
+                fix="Mend HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, or name the host in NO_PROXY.",
+            ) from error
 
     def __enter__(self) -> Endpoint:
         return self

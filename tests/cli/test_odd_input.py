@@ -1,0 +1,99 @@
+"""Input that nobody means to give: told in a sentence with the mend, never as a bug, and before anything is begun."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Optistack = Callable[..., Any]
+KIMI = Path(__file__).resolve().parents[2] / "stacks" / "kimi-k2.6-b200x4.yaml"
+
+
+@pytest.mark.parametrize("size", ["nan", "inf", "1e308", "0", "-3"])
+def test_a_gpu_has_a_size(optistack: Optistack, size: str) -> None:
+    ran = optistack("size", "--stack", KIMI, "--backend", "sglang", "--hbm-gb", size)
+    assert ran.code == 2
+    assert ran.err.startswith(f"Error: --hbm-gb {float(size):g} is no size of a GPU.\nFix: ")
+
+
+@pytest.mark.parametrize(
+    ("python", "says"),
+    [
+        ("nothing", "There is no Python at {here}/nothing."),
+        (".", "{here} is a folder, not a Python executable."),
+        ("./file", "{here}/file is not executable."),
+        ("/bin/true", "/bin/true is no Python: its pip fetched nothing."),
+    ],
+)
+def test_a_model_is_not_fetched_with_what_is_no_python(
+    optistack: Optistack, home: Path, python: str, says: str
+) -> None:
+    (home / "file").touch()
+    ran = optistack("model", "fetch", "smollm2-135m", "--engine-python", python)
+    assert ran.code == 2
+    assert f"Error: {says.format(here=home)}\nFix: " in ran.err
+    assert ("Downloading" in ran.err) == (python == "/bin/true")
+
+
+def test_the_python_to_make_a_model_with_is_found_on_the_path(
+    optistack: Optistack, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "bin").mkdir()
+    (home / "bin" / "some-python").symlink_to("/bin/true")
+    monkeypatch.setenv("PATH", f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    ran = optistack("model", "fetch", "smollm2-135m", "--engine-python", "some-python")
+    assert f"{home}/bin/some-python is no Python" in ran.err
+
+
+@pytest.mark.parametrize("leads_to", ["nowhere", "link"])
+def test_doctor_sees_links_that_lead_nowhere(
+    optistack: Optistack, home: Path, monkeypatch: pytest.MonkeyPatch, leads_to: str
+) -> None:
+    (home / "link").symlink_to(leads_to)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "link"))
+    assert f"Make {home}/link a folder that you may write to" in _mend(optistack, "cache")
+
+
+@pytest.mark.parametrize(("name", "inside"), [("cache", "engines"), ("cache", "models"), ("state", "deployments")])
+def test_doctor_sees_files_where_folders_are_due(optistack: Optistack, name: str, inside: str) -> None:
+    folder = Path(os.environ[f"XDG_{name.upper()}_HOME"], "optistack")
+    folder.mkdir(parents=True)
+    (folder / inside).touch()
+    assert f"Make {folder / inside} a folder that you may write to" in _mend(optistack, name)
+
+
+def _mend(optistack: Optistack, name: str) -> str:
+    ran = optistack("doctor", "--json")
+    assert ran.code == 1
+    return str(next(check["mend"] for check in ran.json["checks"] if check["name"] == name))
+
+
+@pytest.mark.parametrize("key", ["ü", "two\nlines"])
+@pytest.mark.parametrize("command", ["verify", "conformance", "bench"])
+def test_a_key_that_no_header_can_carry_is_told_and_not_shown(
+    optistack: Optistack, monkeypatch: pytest.MonkeyPatch, command: str, key: str
+) -> None:
+    monkeypatch.setenv("OPTISTACK_API_KEY", key)
+    further = ["--stack", KIMI, "--backend", "sglang"] if command == "verify" else []
+    ran = optistack(command, "--endpoint", "http://127.0.0.1:1", *further)
+    assert ran.code == 2
+    assert "Error: The API key has characters that no header of HTTP may have.\nFix: " in ran.err
+    assert key not in ran.err
+
+
+@pytest.mark.parametrize("proxy", ["nonsense://x", "socks5://127.0.0.1:1"])
+def test_a_proxy_that_cannot_be_used_is_named(
+    optistack: Optistack, monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    if proxy.startswith("socks"):
+        monkeypatch.setitem(sys.modules, "socksio", None)
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    ran = optistack("conformance", "--endpoint", "http://engine.invalid:1")
+    assert ran.code == 2
+    assert "Error: The proxy that the environment names for http://engine.invalid:1 cannot be used: " in ran.err
+    assert "Fix: Mend HTTP_PROXY, HTTPS_PROXY or ALL_PROXY" in ran.err
