@@ -161,7 +161,7 @@ CONFIG = {
         (
             "config.json",
             b'{"quantization_config": {"quant_method": "compressed-tensors", "config_groups": 3}}',
-            "has no",
+            "says 'config_groups' is 3",
         ),
     ],
 )
