@@ -59,7 +59,7 @@ def calibrate(
         raise InputError(f"{checkpoint} is no checkpoint's folder.", fix="Give a folder with a config.json.")
     check_out(folder, out)
     check_runnable(folder, checkpoint)
-    check_counts(load_model(str(folder)), new_tokens=new_tokens, ranks=ranks)
+    facts = load_model(str(folder))
     _need_calibration()
     where = _device(device)
     import json as json_module
@@ -72,6 +72,7 @@ def calibrate(
     with_kv_scheme(json_module.loads((folder / "config.json").read_text(encoding="utf-8")), per_head=per_head)
     files = tensor_files(folder)
     check_unscaled(files)
+    check_counts(facts, new_tokens=new_tokens, ranks=ranks)
 
     def progress(done: int) -> None:
         print(f"{done} of {len(texts)} prompts", file=sys.stderr, flush=True)
