@@ -97,3 +97,17 @@ def test_a_proxy_that_cannot_be_used_is_named(
     assert ran.code == 2
     assert "Error: The proxy that the environment names for http://engine.invalid:1 cannot be used: " in ran.err
     assert "Fix: Mend HTTP_PROXY, HTTPS_PROXY or ALL_PROXY" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("serving.kv_memory_gib=1.0e+308", "serving.kv_memory_gib must be at most "),
+        ("parallel.attention_data=8", "Attention data parallel 8 does not divide tensor parallel 4."),
+        (f"parallel.attention_data={10**30}", "does not divide tensor parallel 4."),
+    ],
+)
+def test_a_size_beyond_the_machine_is_wrong_input(optistack: Optistack, setting: str, says: str) -> None:
+    ran = optistack("plan", "--stack", KIMI, "--backend", "sglang", "--set", setting)
+    assert ran.code == 2
+    assert ran.err.startswith("Error: ") and says in ran.err.splitlines()[0]

@@ -88,3 +88,11 @@ def test_what_no_model_has_is_told_with_the_file(change: dict[str, Any], says: s
         load_model(str(tmp_path))
     assert caught.value.message.startswith(str(tmp_path / "config.json")) and says in caught.value.message
     assert caught.value.fix
+
+
+def test_a_name_that_is_too_long_is_told_of_a_checkpoint_and_of_its_stand_in() -> None:
+    name = "ü" * 300
+    with pytest.raises(InputError, match="File name too long"):
+        load_model(f"./{name}")
+    with pytest.raises(InputError, match="File name too long"):
+        load_model("nobody/nothing", config_fallback=Path(name))

@@ -34,6 +34,13 @@ def load_model(reference: str, *, config_fallback: Path | None = None, revision:
     InputError, naming the file, when it is missing, empty, damaged or incomplete, or when its parts contradict each
     other.
     """
+    try:
+        return _load(reference, config_fallback, revision)
+    except OSError as error:  # a folder that may not be read, a name that is too long
+        raise InputError(f"{error.filename}: {error.strerror}.", fix="Check the path and its permissions.") from error
+
+
+def _load(reference: str, config_fallback: Path | None, revision: str | None) -> ModelFacts:
     config_file = _locate(reference, revision)
     if config_file is not None:
         return _read_checked(reference, config_file, headers=not Path(reference).expanduser().is_file())
