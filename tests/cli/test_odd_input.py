@@ -6,9 +6,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, Field
+
+from optistack import hookimpl
+from optistack.plugin import Domain, PluginInfo
 
 Optistack = Callable[..., Any]
 KIMI = Path(__file__).resolve().parents[2] / "stacks" / "kimi-k2.6-b200x4.yaml"
@@ -111,3 +116,28 @@ def test_a_size_beyond_the_machine_is_wrong_input(optistack: Optistack, setting:
     ran = optistack("plan", "--stack", KIMI, "--backend", "sglang", "--set", setting)
     assert ran.code == 2
     assert ran.err.startswith("Error: ") and says in ran.err.splitlines()[0]
+
+
+def test_an_option_that_a_plugin_of_the_command_line_lacks_is_given_there(
+    optistack: Optistack, install: Callable[..., None]
+) -> None:
+    class Options(BaseModel):
+        draft: str = Field(description="The draft.")
+
+    module = ModuleType("drafter")
+
+    @hookimpl
+    def optistack_plugin() -> PluginInfo:
+        return PluginInfo(name="drafter", domain=Domain.SPECULATION, version="1", summary="Drafts.", options=Options)
+
+    vars(module).update(optistack_plugin=optistack_plugin)
+    install(drafter=module)
+    ran = optistack("plan", "--stack", KIMI, "--backend", "sglang", "-p", "drafter")
+    assert ran.code == 2
+    assert "option draft of plugin drafter is missing." in ran.err
+    assert "Fix: Add --set drafter.draft=...; it means: The draft." in ran.err
+
+
+def test_a_stack_file_without_a_model_is_told_what_to_add(optistack: Optistack, home: Path) -> None:
+    (home / "optistack.yaml").write_text("name: x\n")
+    assert "model is missing.\nFix: Add model.\n" in optistack("plan").err
