@@ -186,5 +186,5 @@ def _first(metrics: Metrics, names: tuple[str, ...]) -> float | None:
 def _number(value: object) -> int | None:
     try:
         return int(float(str(value)))
-    except ValueError:
+    except (ValueError, OverflowError):  # no number, or infinity
         return None

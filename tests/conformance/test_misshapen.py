@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from tests.conformance.test_adapters import SAMPLE
 
@@ -17,6 +18,7 @@ from optistack.cli.run import run
 from optistack.errors import CheckFailedError
 from optistack.verify.endpoint import Endpoint
 from optistack_conformance.client import Client
+from optistack_conformance.engine import read_engine
 from optistack_conformance.margin import check_greedy_margin
 from optistack_conformance.outcomes import Outcome
 from optistack_conformance.runner import run_suite
@@ -203,3 +205,15 @@ def test_files_of_the_verifier_that_are_empty_or_not_there(
     said = capsys.readouterr().err
     assert sentence.replace("{file}", str(file)) in said and fix in said
     assert not (tmp_path / "out").exists()
+
+
+def test_numbers_of_an_engine_that_are_none_are_not_known() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        pages: dict[str, Any] = {**PAGES["vllm"], "/v1/models": {"data": [{"id": "m"}]}}
+        if request.url.path == "/metrics":
+            return httpx.Response(200, text='vllm:cache_config_info{block_size="1e400",kv_cache_size_tokens="x"} 1\n')
+        return httpx.Response(200, json=pages.get(request.url.path, {}))
+
+    with Endpoint("http://engine", transport=httpx.MockTransport(answer)) as endpoint:
+        engine = read_engine(endpoint)
+    assert (engine.name, engine.page_tokens, engine.kv_tokens) == ("vllm", None, None)
