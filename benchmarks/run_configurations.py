@@ -1,7 +1,7 @@
 """Start a list of configurations one after the other: the plan held against the engine, and the benchmark on each.
 
     python benchmarks/run_configurations.py benchmarks/configurations/plan-on-cpu.yaml --out DIR [--plan-only]
-        [--engine-python BACKEND=PATH] [--engine-version V] [--only NAME] [--seconds N]
+        [--engine-python BACKEND=PATH] [--engine-version V] [--only NAME] [--seconds N] [--lock FILE]
 
 A file of configurations has a `title`, what it `needs`, `common` fields, and `configurations`: each has a name, a stack
 (relative to the file), a backend, and, where wanted, `without` and `plugins` (left out and added), `set`,
@@ -11,12 +11,15 @@ are further command lines, by name, run from the repository's root on the runnin
 variables. Each gets a row in DIR/rows.json as soon as it is done: KV tokens planned and reported, steps a second that
 the memory's bandwidth allows, the benchmark's figures, tokens/s/user measured over what the bandwidth allows, and where
 an engine refuses, what it said. `--plan-only` plans and starts nothing; `--seconds` begins no configuration later than
-that. The exit code is 1 when a configuration failed or missed the plan by more than 2%.
+that. Lists that share a GPU are given the same `--lock` file: their engines may run together and one may start while
+another is measured, but only one is measured at a time. The exit code is 1 when a configuration failed or missed the
+plan by more than 2%.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import re
@@ -24,6 +27,8 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +70,22 @@ def stack_words(one: dict[str, Any], folder: Path, pythons: dict[str, str]) -> l
     return words
 
 
+@contextmanager
+def alone(locks: Sequence[Path]) -> Iterator[None]:
+    """Holds every one of ``locks``; lists that name several must name them in the same order."""
+    held = []
+    try:
+        for file in locks:
+            held.append(file.open("w"))
+            fcntl.flock(held[-1], fcntl.LOCK_EX)
+        yield
+    finally:
+        for opened in held:
+            opened.close()
+
+
 def run_one(
-    one: dict[str, Any], folder: Path, out: Path, pythons: dict[str, str], *, plan_only: bool
+    one: dict[str, Any], folder: Path, out: Path, pythons: dict[str, str], locks: Sequence[Path], *, plan_only: bool
 ) -> dict[str, Any]:
     log, env = out / f"{one['name']}.log", dict(one.get("env", {}))
     words = stack_words(one, folder, pythons)
@@ -91,7 +110,8 @@ def run_one(
         code, applied = optistack(["apply", *words, *one.get("apply", ()), "--keep", "--json"], env, log)
         if "receipts" not in applied:
             return {**row, "failed": "apply", "exit_code": code, "error": applied.get("error", "")}
-        row |= after_start(one, applied, code, folder, out, env, log)
+        with alone(locks):
+            row |= after_start(one, applied, code, folder, out, env, log)
         return row | speed(plan, row.get("figures", []))
     finally:
         optistack(["down", one["name"]], env, log)
@@ -186,6 +206,7 @@ def main() -> int:
     parser.add_argument("--engine-version", metavar="V", help="to plan for, where there is no engine")
     parser.add_argument("--only", action="append", metavar="NAME")
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--lock", action="append", default=[], type=Path, metavar="FILE")
     given = parser.parse_args()
     document = yaml.safe_load(given.file.read_text())
     pythons = dict(word.split("=", 1) for word in given.engine_python)
@@ -207,7 +228,7 @@ def run_all(document: dict[str, Any], given: argparse.Namespace, pythons: dict[s
         if began > end:
             row = {"name": one["name"], "failed": "start", "exit_code": None, "error": "not begun: the time was over"}
         else:
-            row = run_one(one, given.file.parent, given.out, pythons, plan_only=given.plan_only)
+            row = run_one(one, given.file.parent, given.out, pythons, given.lock, plan_only=given.plan_only)
         row["seconds"] = round(time.monotonic() - began, 1)
         rows.append(row)
         (given.out / "rows.json").write_text(json.dumps({"title": document["title"], "rows": rows}, indent=1) + "\n")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from optistack.files import write_file
 from optistack_bench.pareto import SPEED, THROUGHPUT, knee, speed_figure, spots, targets
 from optistack_bench.result import Point
 
@@ -15,10 +16,10 @@ COLOURS = ("#4269d0", "#ff725c", "#2a9d6f", "#efb118", "#9c6b4e", "#a463f2")
 
 
 def draw_png(points: Sequence[Point], path: Path) -> None:
-    """Write the picture to ``path``, whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    _figure(points).savefig(part, format="png", dpi=130)
-    part.replace(path)
+    """Write the picture to ``path``. Raises InputError when that is not possible."""
+    picture = io.BytesIO()
+    _figure(points).savefig(picture, format="png", dpi=130)
+    write_file(path, picture.getvalue())
 
 
 def draw_svg(points: Sequence[Point]) -> str:

@@ -10,21 +10,22 @@ from pathlib import Path
 from optistack.errors import InputError
 
 
-def write_whole(path: Path, text: str, *, mode: int = 0o600) -> None:
-    """Write ``text`` so that a reader finds the old file or the new one, never a part, also after a power loss.
+def write_whole(path: Path, content: str | bytes, *, mode: int = 0o600) -> None:
+    """Write ``content`` so that a reader finds the old file or the new one, never a part, also after a power loss.
 
     A symbolic link stays one: what it points to is written. What is there and no regular file (a device, a pipe) is
     opened and written to, and keeps its mode.
     """
+    data = content.encode() if isinstance(content, str) else content
     if writes_through(path):
-        with path.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with path.open("wb") as file:
+            file.write(data)
         return
     path = Path(os.path.realpath(path))
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         Path(name).chmod(mode)
@@ -45,12 +46,12 @@ def writes_through(path: Path) -> bool:
     return not regular or above == Path("/dev") or above.is_relative_to("/proc")
 
 
-def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:
+def write_file(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
     """Write a file that the user named, as ``write_whole`` does. Raises InputError when that is not possible."""
     if path.is_dir():
         raise InputError(f"{path} is a folder.", fix="Name a file in it.")
     try:
-        write_whole(path, text, mode=mode)
+        write_whole(path, content, mode=mode)
     except BrokenPipeError:
         raise InputError(f"{path} cannot be written: its reader is gone.", fix="Write it elsewhere.") from None
     except OSError as error:

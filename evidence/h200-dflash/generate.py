@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--shard", type=int, default=2048, help="sequences a shard")
     parser.add_argument("--max-tokens", type=int, default=384)
     parser.add_argument("--seqs", type=int, default=512, help="sequences at once")
+    parser.add_argument("--domains", nargs="*", default=["code", "prose"], help="of what is trained on")
     parser.add_argument("--cpu", action="store_true", help="small and eager, for a trial on a CPU")
     given = parser.parse_args()
 
@@ -92,14 +93,14 @@ def main() -> None:
         answer("held-out", domain, prompts["held-out", domain], GREEDY, "greedy")
     number = 0
     while time.monotonic() - began < given.seconds:
-        begin = number // 2 * given.shard
-        domain = ("code", "prose")[number % 2]
+        begin = number // len(given.domains) * given.shard
+        domain = given.domains[number % len(given.domains)]
         part = prompts["train", domain][begin : begin + given.shard]
         number += 1
         if part:
             sampling = (GREEDY, SAMPLED)[number // 2 % 2]
             answer("train", domain, part, sampling, f"{'greedy' if sampling is GREEDY else 'sampled'}-{number:04d}")
-        elif all(begin >= len(prompts["train", each]) for each in ("code", "prose")):
+        elif all(begin >= len(prompts["train", each]) for each in given.domains):
             break
 
 

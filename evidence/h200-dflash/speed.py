@@ -1,21 +1,23 @@
 """Tokens/s/user and acceptance of a running vLLM or SGLang, with a draft or without.
 
-    python speed.py --endpoint URL --prompts SHARD.safetensors [--users 1 4 16] [--let-end] [--out RESULT.json]
+    python speed.py --endpoint URL --prompts SHARD.safetensors [--users 1 4 16] [--out RESULT.json]
 
-The prompts of a shard are answered greedily, as token ids, --tokens tokens each: tokens/s/user is --tokens over the
-time of a round, the median of --repeats rounds after one that is not counted. Rounds take the shard's prompts in its
-order, so that two engines answer the same ones. Acceptance is what the engine counts: SGLang in every answer, vLLM in
-its metrics.
+The prompts of a shard are answered greedily, as token ids, by so many users at once, each asking the next prompt as
+soon as its last answer is complete: --answers of them (at least eight a user), of up to --tokens tokens, after a round
+that is not counted. Tokens/s/user is the tokens of all answers over the seconds of all requests, prefill and HTTP
+included; the interval is of bootstrapped answers, 95%. Measured twice: with answers that end where the model ends
+them, as users get them, and with answers that are made to go on to --tokens ("forced"), where a draft that learned
+from answers is in strange land. Acceptance is what the engine counts: SGLang in every answer, vLLM in its metrics.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from optistack.verify.endpoint import Endpoint
@@ -29,43 +31,73 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--users", type=int, nargs="*", default=[1, 4, 16])
     parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--let-end", action="store_true", help="answers may end; tokens/s/user means little then")
+    parser.add_argument("--answers", type=int, default=40)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     prompts = [list(one.ids[: one.prompt_tokens]) for one in read_shard(given.prompts)[1]]
     found: dict[str, Any] = {}
-    ending = {"ignore_eos": not given.let_end}
     with Endpoint(given.endpoint) as engine:
-        vllm = engine.get_json("/version") is not None
-        model = engine.model() if vllm else ""
-
-        def answer(ids: list[int]) -> dict[str, Any]:
-            if vllm:
-                body = {"model": model, "prompt": ids, "max_tokens": given.tokens, "temperature": 0, **ending}
-                return dict(engine.request("POST", "/v1/completions", json=body).raise_for_status().json()["usage"])
-            sampling = {"max_new_tokens": given.tokens, "temperature": 0, **ending}
-            body = {"input_ids": ids, "sampling_params": sampling}
-            return dict(engine.request("POST", "/generate", json=body).raise_for_status().json()["meta_info"])
-
-        for users in given.users:
-            speeds, steps, tokens = [], 0.0, 0.0
-            before = vllm_counters(engine) if vllm else None
-            for repeat in range(given.repeats + 1):
-                part = [prompts[(repeat * users + user) % len(prompts)] for user in range(users)]
-                began = time.perf_counter()
-                with ThreadPoolExecutor(users) as pool:
-                    answers = list(pool.map(answer, part))
-                speeds.append(given.tokens / (time.perf_counter() - began))
-                steps += sum(one.get("spec_verify_ct") or 0 for one in answers)
-                tokens += sum(one["completion_tokens"] for one in answers)
-            moved = vllm_moved(engine, before) if vllm else None
-            length = moved.acceptance_length if moved and moved.drafts else tokens / steps if steps else None
-            middle = statistics.median(speeds[1:])
-            found[str(users)] = {"median": middle, "all": speeds[1:], "acceptance_length": length}
-            print(f"{users} at once: {middle:.1f} tokens/s/user, acceptance length {length}", flush=True)
+        ask = Asker(engine, given.tokens)
+        for forced in (False, True):
+            for users in given.users:
+                count = max(given.answers, 8 * users)
+                ask.round(prompts[-users:], users, forced=forced)
+                says = ask.round([prompts[at % len(prompts)] for at in range(count)], users, forced=forced)
+                name = f"{users} forced" if forced else str(users)
+                found[name] = says
+                print(
+                    f"{users} at once{', forced' if forced else ''}: {says['tokens_s_user']:.1f} tokens/s/user "
+                    f"[{says['low']:.1f}, {says['high']:.1f}], acceptance length {says['acceptance_length']}",
+                    flush=True,
+                )
     if given.out:
         given.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+class Asker:
+    def __init__(self, engine: Endpoint, tokens: int) -> None:
+        self.engine, self.tokens = engine, tokens
+        self.vllm = engine.get_json("/version") is not None
+        self.model = engine.model() if self.vllm else ""
+
+    def answer(self, ids: list[int], *, forced: bool) -> tuple[float, int, float]:
+        """Seconds, tokens, and SGLang's verify steps."""
+        began = time.perf_counter()
+        if self.vllm:
+            body = {"model": self.model, "prompt": ids, "max_tokens": self.tokens, "temperature": 0}
+            body["ignore_eos"] = forced
+            answer = self.engine.request("POST", "/v1/completions", json=body)
+            said = answer.raise_for_status().json()["usage"]
+        else:
+            sampling = {"max_new_tokens": self.tokens, "temperature": 0, "ignore_eos": forced}
+            answer = self.engine.request("POST", "/generate", json={"input_ids": ids, "sampling_params": sampling})
+            said = answer.raise_for_status().json()["meta_info"]
+        return time.perf_counter() - began, said["completion_tokens"], said.get("spec_verify_ct") or 0
+
+    def round(self, prompts: list[list[int]], users: int, *, forced: bool) -> dict[str, Any]:
+        before = vllm_counters(self.engine) if self.vllm else None
+        with ThreadPoolExecutor(users) as pool:
+            answers = list(pool.map(lambda ids: self.answer(ids, forced=forced), prompts))
+        moved = vllm_moved(self.engine, before) if self.vllm else None
+        tokens, steps = sum(one[1] for one in answers), sum(one[2] for one in answers)
+        draws = Random(0)
+        again = sorted(rate(draws.choices(answers, k=len(answers))) for _ in range(1000))
+        return {
+            "tokens_s_user": rate(answers),
+            "low": again[25],
+            "high": again[974],
+            "answers": len(answers),
+            "tokens": tokens,
+            "acceptance_length": moved.acceptance_length
+            if moved and moved.drafts
+            else tokens / steps
+            if steps
+            else None,
+        }
+
+
+def rate(answers: list[tuple[float, int, float]]) -> float:
+    return sum(one[1] for one in answers) / sum(one[0] for one in answers)
 
 
 if __name__ == "__main__":

@@ -69,8 +69,12 @@ def test_results_measured_apart_share_a_picture(
     for name in ("plain", "all-on"):
         assert bench(engine, "--repeats", "1", "--out", str(tmp_path / name)) == 0
     capsys.readouterr()
+    (tmp_path / "drawn").mkdir()
+    (tmp_path / "drawn" / "pareto.png").symlink_to(tmp_path / "picture")
     assert run(["bench", "show", str(tmp_path / "plain"), "--out", str(tmp_path / "drawn")]) == 0
     assert sorted(one.name for one in (tmp_path / "drawn").iterdir()) == ["pareto.png", "report.html"]
+    assert (tmp_path / "drawn" / "pareto.png").is_symlink()
+    assert (tmp_path / "picture").read_bytes().startswith(b"\x89PNG")
     capsys.readouterr()
     places = [str(tmp_path / "plain"), str(tmp_path / "all-on" / "result.json")]
     assert run(["bench", "show", *places, "--pictures", "--out", str(tmp_path / "both"), "--json"]) == 0

@@ -50,6 +50,11 @@ def test_a_link_stays_one_and_its_target_is_written(tmp_path: Path, there: bool)
     assert [path.name for path in target.parent.iterdir()] == ["target"], "no temporary file is left"
 
 
+def test_bytes_are_written_as_they_are(tmp_path: Path) -> None:
+    write_file(tmp_path / "picture", b"\x89PNG\r\n")
+    assert (tmp_path / "picture").read_bytes() == b"\x89PNG\r\n"
+
+
 def test_a_device_stays_one(tmp_path: Path) -> None:
     null, full = tmp_path / "null", tmp_path / "full"
     try:

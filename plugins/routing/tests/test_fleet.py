@@ -1,28 +1,16 @@
-"""Which replicas are used: health, circuits, draining, sources; and what the admin side says of it."""
+"""Which replicas are used: health, circuits, draining, load."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from pathlib import Path
 
 import pytest
-from plugins.routing.tests.rig import MockReplica, answer_ok, play, post, rig
+from plugins.routing.tests.replica_scripts import hang, reset
+from plugins.routing.tests.rig import answer_ok, play, post, rig
 
 from optistack_routing.fleet.circuit import Breaker, Circuit
 from optistack_routing.fleet.roster import Health
 from optistack_routing.fleet.scrape import read_utilisation
-from optistack_routing.policy.parameters import Parameters
-
-
-async def hang(replica, heard, reader, writer) -> None:
-    await reader.read()
-    raise ConnectionError
-
-
-async def reset(replica, heard, reader, writer) -> None:
-    writer.transport.abort()
-    raise ConnectionError
 
 
 def test_a_breaker_opens_tries_one_request_and_closes() -> None:
@@ -148,175 +136,6 @@ def test_the_health_of_the_router_is_whether_it_can_serve() -> None:
             await r.until(lambda: member.health is Health.DOWN)
             await client.say(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n")
             assert (await client.answer())[0] == 503
-
-    play(scenario())
-
-
-PROMPT = b"x" * 400_000
-"""100k tokens: so much KV is worth staying for."""
-
-
-def test_adding_a_replica_moves_no_session() -> None:
-    async def echo(replica, heard, reader, writer) -> None:
-        name = str(replica.port).encode()
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(name), name))
-
-    async def scenario() -> None:
-        async with rig(echo, echo, echo) as r:
-            homes = {str(n): (await r.ask(PROMPT, session=str(n)))[2] for n in range(60)}
-            fresh = MockReplica(echo)
-            await fresh.start()
-            r.replicas.append(fresh)
-            status, _, body = await r.admin("POST", "/replicas", json.dumps({"url": fresh.url}).encode())
-            assert (status, json.loads(body)["source"]) == (200, "admin")
-            await r.ready()
-            for session, home in homes.items():
-                assert (await r.ask(PROMPT, session=session))[2] == home
-            assert not fresh.heard
-            await asyncio.gather(*(r.ask(session=f"new{n}") for n in range(20)))
-            assert fresh.heard
-
-    play(scenario())
-
-
-def test_drain_resume_and_remove_by_the_admin_side() -> None:
-    async def scenario() -> None:
-        async with rig(hang, answer_ok, policy="round-robin") as r:
-            url = r.replicas[0].url
-            body = json.dumps({"url": url}).encode()
-            clients = [await r.connect() for _ in range(2)]
-            for client in clients:
-                await client.say(post())
-            await r.until(lambda: r.replicas[0].heard)
-            assert json.loads((await r.admin("POST", "/replicas/drain", body))[2])["draining"]
-            for _ in range(4):
-                assert (await r.ask())[0] == 200
-            assert len(r.replicas[0].heard) == 1
-            assert not json.loads((await r.admin("POST", "/replicas/resume", body))[2])["draining"]
-            removed = json.loads((await r.admin("DELETE", f"/replicas?url={url}"))[2])
-            assert (removed["leaving"], removed["left"]) == (True, False)  # it has a request
-            for client in clients:
-                client.leave()
-            await r.until(lambda: len(r.control.roster.members) == 1)
-            assert (await r.admin("DELETE", f"/replicas?url={url}"))[0] == 404
-            gone = json.loads((await r.admin("DELETE", f"/replicas?url={r.replicas[1].url}&now=1"))[2])
-            assert gone["left"]
-            r.assert_quiet()
-
-    play(scenario())
-
-
-def test_a_session_can_be_finished() -> None:
-    async def scenario() -> None:
-        async with rig(answer_ok) as r:
-            await r.ask(session="mine")
-            finish = b'{"session": "mine"}'
-            assert json.loads((await r.admin("POST", "/sessions/finish", finish))[2]) == {"known": True}
-            assert json.loads((await r.admin("POST", "/sessions/finish", finish))[2]) == {"known": False}
-
-    play(scenario())
-
-
-def test_the_state_and_the_metrics_agree_with_what_was_done() -> None:
-    async def scenario() -> None:
-        async with rig(answer_ok, answer_ok) as r:
-            for n in range(5):
-                await r.ask(session=str(n))
-            client = await r.connect()
-            await client.say(b"BAD\r\n\r\n")
-            await client.rest()
-            for member in r.control.roster:
-                await r.control.kv.ask(member)
-            state = json.loads((await r.admin("GET", "/state"))[2])
-            assert state["policy"] == "kv-aware" and state["ready"] and state["in_flight"] == 0
-            assert state["session_headers"][0] == "x-session-id"
-            assert state["parameters"]["max_homes"] == Parameters().max_homes
-            assert state["counted"]["answers"] == {"200": 5}
-            assert state["counted"]["refusals"] == {"400": 1}
-            assert state["sessions"] == {"known": 5, "by_homes": {"1": 5}}
-            assert [replica["kv_utilisation"] for replica in state["replicas"]] == [0.25, 0.25]
-            status, head, page = await r.admin("GET", "/metrics")
-            assert status == 200 and b"text/plain" in head
-            lines = page.decode().splitlines()
-            assert 'optistack_route_answers_total{status="200"} 5.0' in lines
-            assert 'optistack_route_placements_total{reason="placed"} 5.0' in lines
-            assert "optistack_route_ttft_seconds_count 5.0" in lines
-            assert 'optistack_route_sessions{homes="1"} 5.0' in lines
-
-    play(scenario())
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status", "said"),
-    [
-        ("GET", "/nothing", b"", 404, "There is no /nothing"),
-        ("DELETE", "/state", b"", 405, "does not take DELETE"),
-        ("POST", "/replicas", b"{}", 400, "The body must be"),
-        ("POST", "/replicas", b'{"url": "http://h:1/path"}', 400, "has a path"),
-        ("POST", "/replicas/drain", b'{"url": "http://h:1"}', 404, "There is no replica"),
-    ],
-)
-def test_the_admin_side_says_what_is_wrong(method: str, path: str, body: bytes, status: int, said: str) -> None:
-    async def scenario() -> None:
-        async with rig(answer_ok) as r:
-            got, _, answer = await r.admin(method, path, body)
-            assert got == status
-            assert said in json.loads(answer)["error"]["message"]
-
-    play(scenario())
-
-
-def test_a_web_page_cannot_post_to_the_admin_side() -> None:
-    async def scenario() -> None:
-        async with rig(answer_ok) as r:
-            client = await r.connect(r.admin_port)
-            body = b'{"url": "http://evil:1"}'
-            await client.say(b"POST /replicas HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n")
-            await client.say(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
-            assert (await client.answer())[0] == 400
-            assert len(r.control.roster.members) == 1
-
-    play(scenario())
-
-
-def test_replicas_from_a_watched_file(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        extra = MockReplica()
-        await extra.start()
-        file = tmp_path / "replicas"
-        file.write_text("# none yet\n")
-        async with rig(answer_ok, replica_file=str(file), discovery_every_s=0.01) as r:
-            r.replicas.append(extra)
-            fresh = tmp_path / "fresh"
-            fresh.write_text(f"127.0.0.1:{extra.port}  # a comment\n\n")
-            fresh.replace(file)
-            await r.ready()
-            file.write_text("http://h:1/not-a-replica\n")
-            for _ in range(20):
-                r.tick()
-            assert len(r.control.roster.members) == 2  # a wrong file changes nothing
-            file.write_text("")
-            await r.until(lambda: len(r.control.roster.members) == 1)
-            assert r.control.roster.members[r.replicas[0].url].source == "config"
-
-    play(scenario())
-
-
-def test_replicas_from_dns() -> None:
-    async def scenario() -> None:
-        async with rig(start=False) as r:
-            replica = MockReplica()
-            await replica.start()
-            r.replicas.append(replica)
-            from optistack_routing.fleet.roster import Source
-            from optistack_routing.fleet.sources import Named, ResolvedName
-
-            named = Named(r.control.roster, Source.DNS, 0.0)
-            await ResolvedName(f"localhost:{replica.port}", named).look()
-            assert replica.url in r.control.roster.members
-            await r.until(lambda: r.control.roster.members[replica.url].health is Health.UP)
-            await ResolvedName("no-such-name.invalid:1", named).look()
-            assert replica.url in r.control.roster.members
 
     play(scenario())
 

@@ -219,12 +219,14 @@ class TestCommand:
         requests = [{"in": 6400 + 640 * n, "out": 50, "hash_ids": list(range(100 + 10 * n))} for n in range(20)]
         trace.write_text(json.dumps({"requests": requests}) + "\nbroken\n")
         picture = tmp_path / "loads.png"
+        picture.symlink_to("drawn.png")
         done = self.invoke("--trace", str(trace), "--json", "--plot", str(picture))
         assert done.exit_code == 0
         said = json.loads(done.stdout)
         assert said["results"][0]["turns"] >= 200
         assert said["skipped"] == ["line 2: not JSON (Expecting value at column 1)"]
-        assert picture.read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
+        assert picture.is_symlink()
 
     def test_a_wrong_policy_is_an_error_with_the_nearest(self) -> None:
         done = self.invoke("--policy", "kv-awar")

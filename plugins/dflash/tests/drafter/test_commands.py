@@ -17,7 +17,7 @@ def nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: object) -> None:
         pytest.fail("the target was loaded")
 
-    monkeypatch.setattr("optistack_dflash.commands.training.load_target", load)
+    monkeypatch.setattr(Target, "load", load)
     monkeypatch.setattr("optistack_dflash.drafter.collect.read_prompts", load)
 
 
@@ -45,6 +45,30 @@ def test_a_folder_that_holds_a_drafter_is_refused_first(
     words = ["--target", str(checkpoint), "--data", str(tmp_path), "--out", str(checkpoint)]
     assert run(["dflash", "train", *words]) == 2
     assert "holds a drafter" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("nothing_is_loaded")
+@pytest.mark.parametrize(
+    ("device", "says"),
+    [("gpu", "'gpu' is no device."), ("cuda:1", "This machine has no device cuda:1.\nFix: Give cuda:0, or cpu.")],
+)
+def test_a_device_that_is_not_there_is_refused(
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    device: str,
+    says: str,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    (tmp_path / "part-00000.safetensors").touch()
+    words = ["--target", str(checkpoint), "--data", str(tmp_path), "--device", device]
+    assert run(["dflash", "evaluate", str(tmp_path), *words]) == 2
+    assert says in capsys.readouterr().err
+    words = ["--target", str(checkpoint), "--endpoint", "http://127.0.0.1:9", "--device", device]
+    words += ["--held-out", str(tmp_path), "--prompts", str(tmp_path / "none"), "--work", str(tmp_path / "work")]
+    assert run(["dflash", "refresh", str(tmp_path), *words]) == 2
+    assert says in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("nothing_is_loaded")

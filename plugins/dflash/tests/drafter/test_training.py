@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from optistack.errors import CheckFailedError, InputError
 from optistack_dflash.drafter import trainer as trainer_module
@@ -66,6 +68,32 @@ def test_accumulated_micro_batches_train_too(train: Any) -> None:
     assert any(not torch.equal(value, before[name]) for name, value in trainer.drafter.state_dict().items())
 
 
+def test_a_step_reads_nothing_that_a_gpu_would_still_have_to_compute(
+    train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+
+    class Reads(TorchDispatchMode):
+        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if op in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
+                found.append(str(op))
+            return op(*args, **(kwargs or {}))
+
+    trainer = train()
+    batches = trainer._batches()
+    trainer._step(batches)
+    # AdamW reads its count of steps, which is the CPU's everywhere.
+    monkeypatch.setattr(trainer._optimizer, "step", lambda: None)
+    with Reads():
+        assert len(trainer._step(batches)) == 1
+    # Which places of the blocks are known is worked out on the CPU.
+    assert found == ["aten.nonzero.default"]
+
+
+def test_attention_is_not_planned_for_every_shape(target: Any) -> None:
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 @pytest.mark.parametrize(("bad", "good"), [(8, 4), (10, 8)])
 def test_not_a_number_stops_with_the_step_and_keeps_the_last_good_drafter(
     train: Any, monkeypatch: pytest.MonkeyPatch, bad: int, good: int
@@ -86,19 +114,28 @@ def test_not_a_number_stops_with_the_step_and_keeps_the_last_good_drafter(
 def test_a_full_disk_leaves_the_drafter_that_was_there(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = train(steps=4)
     trainer.run()
-    good = weights(trainer.out)
+    good, files = weights(trainer.out), sorted(trainer.out.rglob("*"))
 
     def full(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("optistack_dflash.drafter.network.os.fsync", full)
+    monkeypatch.setattr("optistack.files.os.fsync", full)
     more = train(steps=8)
     assert more.resume()
     with pytest.raises(InputError, match="cannot be written: No space left on device"):
         more.run()
     for name, value in weights(trainer.out).items():
         assert torch.equal(value, good[name])
-    assert not list(trainer.out.rglob("*.part"))
+    assert sorted(trainer.out.rglob("*")) == files
+
+
+def test_a_drafter_that_is_a_link_is_written_where_it_points(train: Any, tmp_path: Path) -> None:
+    trainer = train(steps=4)
+    trainer.out.mkdir()
+    (trainer.out / "model.safetensors").symlink_to(tmp_path / "elsewhere.safetensors")
+    trainer.run()
+    assert (trainer.out / "model.safetensors").is_symlink()
+    assert load_file(tmp_path / "elsewhere.safetensors").keys() == trainer.drafter.state_dict().keys()
 
 
 def test_seconds_end_a_training_too(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from optistack.cli.commands import new_app
+from optistack.cli.devices import check_device
 from optistack.errors import InputError
 from optistack.facts.configuration import read_json
 from optistack.facts.quantization import read_quantization
@@ -134,11 +134,7 @@ def _device(text: str | None) -> str:
 
     if text is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
-    found = re.fullmatch(r"cpu|cuda(?::([0-9]+))?", text)
-    if found is None:
-        raise InputError(f"{text!r} is no device.", fix="Give cpu, cuda or cuda:N.")
-    if text != "cpu" and int(found.group(1) or 0) >= torch.cuda.device_count():
-        raise InputError(f"This machine has no device {text}.", fix="Give --device cpu.")
+    check_device(text, torch.cuda.device_count())
     return text
 
 

@@ -39,7 +39,7 @@ def nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("foo", "'foo' is no device.\nFix: Give cpu, cuda or cuda:N."),
         ("cuda:", "'cuda:' is no device."),
-        ("cuda", "This machine has no device cuda.\nFix: Give --device cpu."),
+        ("cuda", "This machine has no device cuda.\nFix: Give --device cpu: this Python's torch sees no GPU."),
     ],
 )
 def test_a_device_that_is_not_there_is_refused(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from optistack.errors import CheckFailedError, InputError
-from optistack_dflash.commands import training
+from optistack_dflash.commands import loading, training
 from optistack_dflash.commands.app import DraftArgument, JsonOption, TargetOption, app, need_training
 
 
@@ -36,11 +36,11 @@ def convert_fp8(
 
     if (out / "config.json").exists():
         raise InputError(f"{out} holds a drafter.", fix="Give another folder.")
-    teacher = training.load_target(target, device)
+    teacher = loading.load_target(target, device)
     plain = load_drafter(draft)
     refuse_float8(plain, draft)
     teacher.check(plain.shape)
-    answers = training.load_corpus(teacher, data, max_tokens)
+    answers = loading.load_corpus(teacher, data, max_tokens)
     with TemporaryDirectory(prefix="optistack-") as folder:
         path = Path(folder)
         save_drafter(plain, path, float8=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from optistack.errors import CheckFailedError
-from optistack_dflash.commands import serving, training
+from optistack_dflash.commands import loading, serving, training
 from optistack_dflash.commands.app import EndpointOption, JsonOption, TargetOption, app, need_training
 
 
@@ -38,6 +38,7 @@ def refresh(
     from optistack.cli import screen
     from optistack_dflash.drafter.refresh import swap_if_better
 
+    loading.device_named(device)  # before anything is collected
     data, made = work / "data", work / "new"
     serving.collect(endpoint, target, prompts, data, max_tokens=max_tokens)
     training.finetune(
@@ -53,8 +54,8 @@ def refresh(
         device=device,
         resume=True,
     )
-    teacher = training.load_target(target, device)
-    check = training.load_corpus(teacher, [held_out], 1024)
+    teacher = loading.load_target(target, device)
+    check = loading.load_corpus(teacher, [held_out], 1024)
     found = swap_if_better(draft, made, teacher, check, gain=gain, keep=work / "old")
     if json:
         screen.print_json({"before": found.before, "after": found.after, "swapped": found.swapped})

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json as json_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from optistack.errors import InputError
-from optistack_dflash.commands.app import DraftArgument, JsonOption, TargetOption, app, checkpoint_folder, need_training
+from optistack_dflash.commands.app import DraftArgument, JsonOption, TargetOption, app, need_training
+from optistack_dflash.commands.loading import load_corpus, load_target
+from optistack_dflash.commands.running import check_folders, run
 from optistack_dflash.drafter.shard_files import shards_in
-
-if TYPE_CHECKING:
-    from optistack_dflash.drafter.corpus import Corpus
-    from optistack_dflash.drafter.network import Drafter
-    from optistack_dflash.drafter.target import Target
 
 DataOption = Annotated[
     list[Path], typer.Option("--data", metavar="FOLDER", help="Recorded tokens to train on. Repeatable.")
@@ -34,7 +31,7 @@ LossOption = Annotated[str, typer.Option(help="kl, reverse-kl, tv or ce.")]
 MaxTokensOption = Annotated[int, typer.Option(min=8, help="Longer sequences are cut to this many tokens.")]
 SeedOption = Annotated[int, typer.Option(help="Of weights, order and anchors.")]
 ReportOption = Annotated[int, typer.Option(min=1, help="Steps between reports, each with a checkpoint.")]
-DeviceOption = Annotated[str | None, typer.Option(help="cuda or cpu. Default: cuda where there is one.")]
+DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N. Default: cuda where there is one.")]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on from what --out holds.")]
 ChunkOption = Annotated[int, typer.Option(min=1, help="Tokens whose logits are in memory at once.")]
 
@@ -69,7 +66,7 @@ def train(
     The folder it writes is a draft in z-lab's format, which vLLM and SGLang load, from the first report on.
     """
     need_training()
-    _check_folders(data, held_out, out, resume=resume)
+    check_folders(data, held_out, out, resume=resume)
     import torch
 
     from optistack_dflash.drafter.network import Drafter
@@ -86,7 +83,7 @@ def train(
         intermediate=intermediate,
     )
     torch.manual_seed(seed)
-    _run(
+    run(
         Drafter(shape),
         teacher,
         data,
@@ -132,12 +129,12 @@ def finetune(
 ) -> None:
     """Train a drafter further, on answers of the kind that it will be used for."""
     need_training()
-    _check_folders(data, held_out, out, resume=resume)
+    check_folders(data, held_out, out, resume=resume)
     from optistack_dflash.drafter.network import load_drafter, refuse_float8
 
     drafter = load_drafter(draft)
     refuse_float8(drafter, draft)
-    _run(
+    run(
         drafter,
         load_target(target, device),
         data,
@@ -192,77 +189,6 @@ def evaluate(
             print(f"{folder}: acceptance length {found.length:.3f} over {found.steps} steps; by position {shares}")
     if json:
         print(json_module.dumps(results))
-
-
-def _check_folders(data: list[Path], held_out: Path | None, out: Path, *, resume: bool) -> None:
-    """InputError when there is nothing to train on or ``out`` is taken, before anything is loaded."""
-    for folder in [*data, *([held_out] if held_out else [])]:
-        shards_in(folder)
-    if (out / "config.json").exists() and not resume:
-        raise InputError(f"{out} holds a drafter.", fix="Go on with it (--resume) or give another folder.")
-
-
-def _run(
-    drafter: Drafter,
-    target: Target,
-    data: list[Path],
-    held_out: Path | None,
-    out: Path,
-    *,
-    resume: bool,
-    max_tokens: int,
-    recipe: dict[str, Any],
-) -> None:
-    from optistack_dflash.drafter.losses import LOSSES
-    from optistack_dflash.drafter.trainer import Recipe, Trainer
-
-    if recipe["loss"] not in LOSSES:
-        raise InputError(f"There is no loss {recipe['loss']!r}.", fix=f"Take one of {', '.join(LOSSES)}.")
-    if recipe["max_s"] is None:
-        del recipe["max_s"]
-    corpus = load_corpus(target, data, max_tokens)
-    check = load_corpus(target, [held_out], max_tokens) if held_out else None
-    weights = sum(parameter.numel() for parameter in drafter.parameters())
-    print(
-        f"{weights / 1e6:.2f} M weights, {2 * weights / 1e6:.1f} MB in BF16; {len(corpus)} sequences with "
-        f"{corpus.answer_tokens} tokens of {target.name}; on {target.device}",
-        flush=True,
-    )
-    trainer = Trainer(
-        drafter, target, corpus, check, Recipe(**recipe), out, lambda report: print(_line(report), flush=True)
-    )
-    if resume and trainer.resume():
-        print(f"resumed at step {trainer.state.step}", flush=True)
-    trainer.run()
-    print(f"{out}: step {trainer.state.step} after {trainer.state.elapsed_s:.0f} s")
-
-
-def _line(report: dict[str, Any]) -> str:
-    text = f"step {report['step']}  {report['seconds']:.0f} s  epoch {report['epoch']}  loss {report['loss']:.3f}"
-    if "acceptance_length" in report:
-        text += f"  acceptance length {report['acceptance_length']:.3f}"
-    return text
-
-
-def load_corpus(target: Target, folders: list[Path], max_tokens: int) -> Corpus:
-    from optistack_dflash.drafter.corpus import Corpus
-    from optistack_dflash.drafter.shards import read_folder
-
-    sequences = [
-        one
-        for folder in folders
-        for one in read_folder(folder, revision=target.revision, template=target.template, target=target.name)
-    ]
-    return Corpus(sequences, target.device, max_tokens=max_tokens)
-
-
-def load_target(text: str, device: str | None) -> Target:
-    import torch
-
-    from optistack_dflash.drafter.target import Target
-
-    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return Target.load(checkpoint_folder(text), torch.device(chosen))
 
 
 def _layers(text: str) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from optistack_dflash.drafter.blocks import all_anchors, blocks_at, draft_hidden
 from optistack_dflash.drafter.corpus import Corpus
 from optistack_dflash.drafter.network import Drafter
 from optistack_dflash.drafter.target import Target
+from optistack_dflash.drafter.transfers import moved
 
 
 @dataclass
@@ -59,20 +60,24 @@ def measure(
     size, found = drafter.shape.block_size, Acceptance()
     was_training = drafter.training
     drafter.eval()
+    answers: list[tuple[Tensor, Tensor]] = []
     for rows in corpus.in_order(batch_tokens):
-        batch = corpus.batch(rows)
-        states, _ = target.states(batch.tokens, drafter.shape.captured_layers)
-        anchors, valid = all_anchors(batch)
-        runs, whole = [], []
+        here = corpus.batch(rows)
+        blocks = blocks_at(here, *all_anchors(here), size)
+        parts = (here.tokens, blocks.anchors, blocks.labels, blocks.known)
+        tokens, anchors, labels, known = (moved(part, corpus.device) for part in parts)
+        states, _ = target.states(tokens, drafter.shape.captured_layers)
+        runs = []
         for begin in range(0, anchors.shape[1], anchors_at_once):
             part = slice(begin, begin + anchors_at_once)
-            blocks = blocks_at(batch, anchors[:, part], valid[:, part], size)
             with torch.autocast(target.device.type, torch.bfloat16):
-                hidden = draft_hidden(drafter, target, batch, states, anchors[:, part])
+                hidden = draft_hidden(drafter, target, tokens, states, anchors[:, part])
             says = likeliest(hidden, target.head)
-            runs.append(((says == blocks.labels) & blocks.known).cumprod(-1).sum(-1))
-            whole.append(blocks.known[..., -1])
-        for run, usable in zip(torch.cat(runs, 1).tolist(), torch.cat(whole, 1).tolist(), strict=True):
+            runs.append(((says == labels[:, part]) & known[:, part]).cumprod(-1).sum(-1))
+        answers.append((torch.cat(runs, 1), blocks.known[..., -1]))
+    # Read at the end: to read the runs of a batch is to wait for the device.
+    for batch_runs, whole in answers:
+        for run, usable in zip(batch_runs.tolist(), whole.tolist(), strict=True):
             at = 0
             while at < len(run) and usable[at]:
                 found.add(run[at], size - 1)

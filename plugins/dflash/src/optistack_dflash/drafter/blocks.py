@@ -20,9 +20,6 @@ class Batch:
     lengths: Tensor
     prompts: Tensor
 
-    def to(self, device: torch.device) -> Batch:
-        return Batch(*(moved(part, device) for part in (self.tokens, self.lengths, self.prompts)))
-
 
 @dataclass(frozen=True)
 class Blocks:
@@ -35,11 +32,6 @@ class Blocks:
     anchors: Tensor
     labels: Tensor
     known: Tensor
-
-
-def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """``tensor`` of the CPU on ``device``, without waiting for what the device has to do before."""
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def sample_anchors(batch: Batch, count: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
@@ -79,12 +71,12 @@ def attention_mask(anchors: Tensor, context: int, block_size: int) -> Tensor:
     return torch.cat((before, own), dim=-1)[:, None]
 
 
-def draft_hidden(drafter: Drafter, target: Target, batch: Batch, states: Tensor, anchors: Tensor) -> Tensor:
+def draft_hidden(drafter: Drafter, target: Target, tokens: Tensor, states: Tensor, anchors: Tensor) -> Tensor:
     """The drafter's hidden states for the mask tokens of each block [B, A, K-1, H]; the head makes logits of them."""
     shape = drafter.shape
-    size, (rows, count), width = shape.block_size, anchors.shape, batch.tokens.shape[1]
-    inputs = torch.full((rows, count, size), shape.mask_token_id, dtype=batch.tokens.dtype, device=anchors.device)
-    inputs[..., 0] = batch.tokens.gather(1, anchors)
+    size, (rows, count), width = shape.block_size, anchors.shape, tokens.shape[1]
+    inputs = torch.full((rows, count, size), shape.mask_token_id, dtype=tokens.dtype, device=anchors.device)
+    inputs[..., 0] = tokens.gather(1, anchors)
     positions = anchors[..., None] + torch.arange(size, device=anchors.device)
     hidden = drafter(
         states,

@@ -1,4 +1,4 @@
-"""Recorded sequences on the device, cut into batches of similar length in an order that a seed decides."""
+"""Recorded sequences for the device, cut into batches of similar length in an order that a seed decides."""
 
 from __future__ import annotations
 
@@ -30,17 +30,13 @@ class Corpus:
         self._prompts = [one.prompt_tokens for one in kept]
         self._starts = [0, *accumulate(self.lengths)]
         self._tokens = torch.tensor([token for one in ids for token in one], dtype=torch.int64)
-        self._device = device
+        self.device = device
         self.answer_tokens = sum(self.lengths) - sum(self._prompts)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def batch(self, rows: Sequence[int]) -> Batch:
-        """The sequences ``rows`` on the device."""
-        return self.host_batch(rows).to(self._device)
-
-    def host_batch(self, rows: Sequence[int]) -> Batch:
         """The sequences ``rows`` on the CPU, where what is worked out of them does not wait for the device."""
         lengths = torch.tensor([self.lengths[row] for row in rows])
         starts = torch.tensor([self._starts[row] for row in rows])

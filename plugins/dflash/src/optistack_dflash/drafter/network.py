@@ -12,7 +12,6 @@ run it. With the anchor at position ``a``, the last token known:
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import cast
 
@@ -22,6 +21,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.nn import functional
 
+from optistack import files
 from optistack.errors import InputError
 from optistack_dflash.drafter.float8 import CONFIG, Float8Linear, from_float8, is_float8, to_float8
 from optistack_dflash.drafter.shape import DrafterShape
@@ -34,8 +34,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps) * self.weight).to(x.dtype)
+        return functional.rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -143,11 +142,11 @@ def save_drafter(drafter: Drafter, folder: Path, *, float8: bool = False) -> Non
     config = drafter.shape.config()
     if float8:
         tensors, config = to_float8(tensors), {**config, "quantization_config": CONFIG}
-    files = {
+    contents = {
         "model.safetensors": save(tensors, metadata={"format": "pt"}),
         "config.json": (json.dumps(config, indent=2) + "\n").encode(),
     }
-    for name, content in files.items():
+    for name, content in contents.items():
         write_whole(folder / name, content)
 
 
@@ -171,16 +170,10 @@ def refuse_float8(drafter: Drafter, folder: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write so that a reader finds the old file or the new one. InputError when the disk is full or not writable."""
-    part = path.with_name(f".{path.name}.part")
+    """Write a file as optistack does. InputError when the disk is full or not writable."""
     try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        files.write_whole(path, content, mode=0o644)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise InputError(
             f"{path} cannot be written: {error.strerror or error}.",
             fix="Make room or give another folder; then resume.",

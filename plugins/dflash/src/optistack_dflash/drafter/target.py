@@ -31,13 +31,19 @@ class Target:
 
     @classmethod
     def load(cls, checkpoint: Path, device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Target:
-        """The checkpoint in the folder ``checkpoint``. InputError when it is not one or its layers cannot be found."""
+        """The checkpoint in the folder ``checkpoint``. InputError when it is not one or its layers cannot be found.
+
+        Attention in this process is done without cuDNN from then on.
+        """
         from transformers import AutoModelForCausalLM
 
         try:
             config = json.loads((checkpoint / "config.json").read_text())
         except (OSError, ValueError) as error:
             raise InputError(f"{checkpoint} is no checkpoint: {error}.", fix="Give the target's folder.") from error
+        # cuDNN's attention, which torch prefers on Hopper and Blackwell, is planned anew for each shape of a batch, and
+        # planning takes tenths of a second. Recorded answers make hundreds of shapes; other kernels need no plan.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         with without_bars():
             model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype, local_files_only=True)
         model.requires_grad_(False).eval().to(device)
@@ -97,7 +103,8 @@ class Target:
 
         hooks = [self.model.base_model.layers[layer].register_forward_hook(keep(layer)) for layer in captured_layers]
         try:
-            last = self.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+            cache = _keeping_nothing(self.model.config)
+            last = self.model.base_model(input_ids=tokens, past_key_values=cache).last_hidden_state
         finally:
             for hook in hooks:
                 hook.remove()
@@ -128,3 +135,15 @@ class Target:
             answer.append(int(out.logits[0, -1].argmax()))
             tokens = torch.tensor([[answer[-1]]], device=self.device)
         return answer
+
+
+def _keeping_nothing(config: Any) -> Any:
+    """An empty cache, which stays empty. Without one transformers looks for sequences packed into a row, whose answer
+    it reads from the device: each forward pass would begin by waiting for all that was before."""
+    from transformers import DynamicCache
+
+    class KeepingNothing(DynamicCache):
+        def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+            return key_states, value_states
+
+    return KeepingNothing(config=config)

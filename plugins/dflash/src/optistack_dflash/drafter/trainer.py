@@ -15,11 +15,12 @@ import torch
 
 from optistack.errors import CheckFailedError, InputError
 from optistack_dflash.drafter.acceptance import Acceptance, measure
-from optistack_dflash.drafter.blocks import blocks_at, draft_hidden, moved, sample_anchors
+from optistack_dflash.drafter.blocks import blocks_at, draft_hidden, sample_anchors
 from optistack_dflash.drafter.corpus import Corpus
 from optistack_dflash.drafter.losses import TEACHERLESS, head_loss, position_weights
 from optistack_dflash.drafter.network import Drafter, save_drafter, write_whole
 from optistack_dflash.drafter.target import Target
+from optistack_dflash.drafter.transfers import Fetched, moved
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Trainer:
         self._weights = position_weights(drafter.shape.block_size, recipe.decay)
         self._dice = torch.Generator().manual_seed(recipe.seed)
         # Loss and gradient norm of the step that the device may still be at: to read them would be to wait for it.
-        self._unread: tuple[int, torch.Tensor, torch.Tensor] | None = None
+        self._unread: tuple[int, Fetched] | None = None
 
     @property
     def _file(self) -> Path:
@@ -109,10 +110,11 @@ class Trainer:
         if not self._file.is_file():
             return False
         try:
-            kept = torch.load(self._file, map_location=self.target.device, weights_only=True)
+            # To the CPU, where AdamW keeps its count of steps: it reads the count of each weight in every step.
+            kept = torch.load(self._file, map_location="cpu", weights_only=True)
             self.drafter.load_state_dict(kept["drafter"])
             self._optimizer.load_state_dict(kept["optimizer"])
-            self._dice.set_state(kept["dice"].cpu())
+            self._dice.set_state(kept["dice"])
             self.state = State(**kept["state"])
         except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
@@ -144,15 +146,15 @@ class Trainer:
         before = self._read()
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        self._unread = (self.state.step + 1, total, norm)
+        self._unread = (self.state.step + 1, Fetched(torch.stack((total, norm))))
         return before
 
     def _read(self) -> list[float]:
         """The loss of the last step that was made; none when it was read already."""
         if self._unread is None:
             return []
-        step, *both = self._unread
-        total, norm = (float(one) for one in both)
+        step, both = self._unread
+        total, norm = both.read()
         self._unread = None
         if not math.isfinite(total) or not math.isfinite(norm):
             what = "loss" if not math.isfinite(total) else "gradient"
@@ -172,9 +174,9 @@ class Trainer:
 
     def _loss(self, rows: list[int]) -> torch.Tensor:
         target, shape, recipe = self.target, self.drafter.shape, self.recipe
-        on = target.device
+        on = self.corpus.device
         # Which blocks there are is worked out on the CPU: their number decides shapes, which would wait for the device.
-        here = self.corpus.host_batch(rows)
+        here = self.corpus.batch(rows)
         anchors, valid = sample_anchors(here, recipe.anchors, self._dice)
         blocks = blocks_at(here, anchors, valid, shape.block_size)
         known = blocks.known.flatten().nonzero().squeeze(1)
@@ -184,10 +186,10 @@ class Trainer:
         earlier = moved((row + before).flatten()[known], on)
         labels = moved(blocks.labels.flatten()[known], on)
         weights = moved(self._weights.expand_as(blocks.known).flatten()[known], on)
-        batch, anchors, known = here.to(on), moved(anchors, on), moved(known, on)
-        states, last = target.states(batch.tokens, shape.captured_layers)
+        tokens, anchors, known = moved(here.tokens, on), moved(anchors, on), moved(known, on)
+        states, last = target.states(tokens, shape.captured_layers)
         with torch.autocast(on.type, torch.bfloat16):
-            hidden = draft_hidden(self.drafter, target, batch, states, anchors)
+            hidden = draft_hidden(self.drafter, target, tokens, states, anchors)
         teacher = None if recipe.loss in TEACHERLESS else last.flatten(0, 1)[earlier]
         return head_loss(
             hidden.flatten(0, 2)[known], teacher, labels, weights, target.head, recipe.loss, recipe.chunk_tokens

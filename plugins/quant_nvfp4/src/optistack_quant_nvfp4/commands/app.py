@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Annotated
 import typer
 
 from optistack.cli.commands import new_app
+from optistack.cli.devices import check_device
 from optistack.errors import InputError
 
 app = new_app("Convert a checkpoint to NVFP4, look at one, and compare it with what it was made from.")
@@ -52,21 +52,9 @@ def check_min_sqnr_db(value: float) -> None:
         raise InputError(f"--min-sqnr-db {value} is no number of dB.", fix="Give one like 10, or leave it out.")
 
 
-def check_device_name(text: str) -> int | None:
-    """The number of the GPU that ``text`` names, None for the processor. InputError when it names no device."""
-    found = re.fullmatch(r"cpu|cuda(?::([0-9]+))?", text)
-    if found is None:
-        raise InputError(f"{text!r} is no device.", fix="Give cpu, cuda or cuda:N.")
-    return None if text == "cpu" else int(found.group(1) or 0)
-
-
 def device_named(text: str) -> object:
     """The torch device ``text``. InputError when this machine, or this torch, has none."""
     import torch
 
-    number, count = check_device_name(text), torch.cuda.device_count()
-    if number is not None and number >= count:
-        there = f"cuda:0 to cuda:{count - 1}" if count > 1 else "cuda:0"
-        fix = f"Give {there}, or cpu." if count else "Give --device cpu: this Python's torch sees no GPU."
-        raise InputError(f"This machine has no device {text}.", fix=fix)
+    check_device(text, torch.cuda.device_count())
     return torch.device(text)

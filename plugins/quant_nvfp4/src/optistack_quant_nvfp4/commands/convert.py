@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from optistack.cli.devices import check_device
 from optistack_quant_nvfp4.commands.app import (
     MIN_SQNR_DB,
     DeviceOption,
     JsonOption,
     app,
-    check_device_name,
     check_min_sqnr_db,
     checkpoint_folder,
     device_named,
@@ -64,7 +64,7 @@ def convert(
     Stopped or killed, the same command goes on where it was. The folder appears when it is whole and read back.
     """
     check_min_sqnr_db(min_sqnr_db)
-    check_device_name(device)
+    check_device(device)
     from optistack.cli.screen import note
     from optistack_quant_nvfp4.convert.job import Job, check_destination, left_behind
     from optistack_quant_nvfp4.convert.results import metadata_of

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
+from optistack.cli.devices import check_device
 from optistack_quant_nvfp4.commands.app import (
     MIN_SQNR_DB,
     DeviceOption,
     JsonOption,
     app,
-    check_device_name,
     check_min_sqnr_db,
     checkpoint_folder,
     device_named,
@@ -31,7 +31,7 @@ def verify(
 ) -> None:
     """Read a converted checkpoint back and compare every tensor with the source's. Exit code 1 where one is wrong."""
     check_min_sqnr_db(min_sqnr_db)
-    check_device_name(device)
+    check_device(device)
     need_torch()
     where = device_named(device)
     from optistack.cli.screen import ScreenProgress, note, print_json, show

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optistack.errors import InputError
+from optistack.files import write_file
 from optistack_routing.simulate.uniform import poisson
 
 if TYPE_CHECKING:
@@ -27,14 +29,10 @@ def new_figure(width: float = 8.0, height: float = 5.0) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a PNG, whole or not at all. Raises InputError when the folder cannot be written to."""
-    part = path.with_name(path.name + ".part")
-    try:
-        figure.savefig(part, format="png", dpi=130)
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise InputError(f"{path} cannot be written: {error.strerror}.", fix="Name another file.") from None
+    """Write a PNG. Raises InputError when that is not possible."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=130)
+    write_file(path, picture.getvalue())
 
 
 def plot_loads(results: Sequence[Result], path: Path) -> None:
