@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -141,3 +142,39 @@ def test_an_option_that_a_plugin_of_the_command_line_lacks_is_given_there(
 def test_a_stack_file_without_a_model_is_told_what_to_add(optistack: Optistack, home: Path) -> None:
     (home / "optistack.yaml").write_text("name: x\n")
     assert "model is missing.\nFix: Add model.\n" in optistack("plan").err
+
+
+def _program(shell: SimpleNamespace, *words: object, cwd: Path | None = None, **env: str) -> Any:
+    argv = [*shell.argv, *map(str, words)]
+    return subprocess.run(argv, env={**shell.env, **env}, cwd=cwd, capture_output=True)
+
+
+def test_the_c_locale_gets_replacements(shell: SimpleNamespace) -> None:
+    ran = _program(shell, "plan", "--stack", KIMI, "--backend", "sglang", LC_ALL="C", PYTHONUTF8="0")
+    assert ran.returncode == 0, ran.stderr
+    assert b"?" in ran.stdout and ran.stdout.isascii()
+
+
+@pytest.mark.parametrize("columns", ["0", "x"])
+def test_an_error_is_shown_however_wide_a_terminal_says_it_is(shell: SimpleNamespace, columns: str) -> None:
+    ran = _program(shell, "conformance", "--endpoint", "http://127.0.0.1:1", COLUMNS=columns)
+    assert ran.returncode == 2
+    assert b"Running the cases on" in ran.stderr and b"Error: No engine answers" in ran.stderr
+
+
+def test_a_folder_that_is_gone_is_told(shell: SimpleNamespace, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    leave = "import os, sys; os.rmdir(os.getcwd()); os.execv(sys.argv[1], sys.argv[1:])"
+    words = ["model", "fetch", "smollm2-135m", "--engine-python", "python3"]
+    ran = subprocess.run(
+        [sys.executable, "-c", leave, *shell.argv, *words],
+        env={**shell.env, "PATH": ""},
+        cwd=gone,
+        capture_output=True,
+        text=True,
+    )
+    assert (ran.returncode, ran.stderr.splitlines()[0]) == (
+        2,
+        "Error: The folder that this command was given in is gone.",
+    )
