@@ -17,6 +17,9 @@ from optistack.apply.processes import ProcessId, boot_id
 STOP_TIMEOUT_S = 30.0
 """Between SIGTERM and SIGKILL, where nobody says."""
 
+LATE = "was not ready in time"
+"""In the ``reason`` of a failure, behind the name of the process that missed its ``ready_timeout_s``."""
+
 
 class Phase(StrEnum):
     """``starting`` > ``ready`` > ``stopping`` > ``stopped`` or ``failed``. ``ready``: every process answered 200."""

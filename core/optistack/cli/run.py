@@ -7,6 +7,7 @@ reader of a pipe went away.
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -146,6 +147,15 @@ def _only_near_options(error: Any) -> None:
         error.possibilities = difflib.get_close_matches(error.option_name, error.possibilities, cutoff=0.8)
 
 
+def _is_gone() -> bool:
+    """Whether the working directory was removed."""
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def _described(error: Exception, name: str, words: Sequence[str]) -> tuple[int, str, str, dict[str, Any]]:
     """Exit code, sentence, fix, and what else ``--json`` tells."""
     if isinstance(error, PlanRefusedError) and error.rule:
@@ -165,6 +175,8 @@ def _described(error: Exception, name: str, words: Sequence[str]) -> tuple[int, 
         begun = " ".join([name, *(word for word in words[:1] if not word.startswith("-"))])
         command = context.command_path if context is not None else begun
         return WRONG_INPUT, usage(), f"`{command} --help` shows how it goes.", {}
+    if isinstance(error, FileNotFoundError) and error.filename is None and _is_gone():
+        return WRONG_INPUT, "The folder that this command was given in is gone.", "Run it in one that is there.", {}
     if isinstance(error, OSError) and error.filename:
         return WRONG_INPUT, f"{error.filename}: {error.strerror}.", "Check the path and its permissions.", {}
     fix = "This is a bug in optistack; --debug shows where."

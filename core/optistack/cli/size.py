@@ -11,6 +11,8 @@ from optistack.cli.commands import new_app
 
 app = new_app()
 
+LARGEST_GB = 1e6
+
 
 @app.command()
 def size(
@@ -37,8 +39,8 @@ def size(
     from optistack.errors import InputError
     from optistack.plan.size import sizes
 
-    if hbm_gb is not None and hbm_gb <= 0:
-        raise InputError(f"--hbm-gb {hbm_gb:g}: a GPU has more than that.", fix="Give it in GB: 180.")
+    if hbm_gb is not None and not 0 < hbm_gb <= LARGEST_GB:
+        raise InputError(f"--hbm-gb {hbm_gb:g} is no size of a GPU.", fix="Give it in GB: 180.")
     chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting)
     workbench = open_stack(chosen)
     gross_gb, rows = sizes(workbench.spec, workbench.host, workbench.backend, gross_hbm_gb=hbm_gb)

@@ -33,6 +33,7 @@ def test_a_run_with_fp8_kv_and_a_draft_shows_it_all(observe: Serve) -> None:
         "kv.scales": "unit",
         "kv.page_size_tokens": 128,
         "budget.kv_tokens": 41_088,
+        "budget.weight_bytes": None,
         "speculation.method": "dflash",
         "speculation.num_draft_tokens": 7,
         "speculation.draft_checkpoint": "/models/smollm2-135m-dflash-untrained",

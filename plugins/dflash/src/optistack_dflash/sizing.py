@@ -37,6 +37,7 @@ def _weights(ctx: PlanContext, draft: Draft) -> MemoryCharge:
     return MemoryCharge(
         what="draft weights",
         per_gpu_bytes=weight_bytes(draft.facts, Placement(tensor_parallel=ranks)),
+        weights=True,
         why=f"{draft.facts.weight_bytes / 1e9:.2f} GB; {whole / 1e9:.2f} GB of it, the projection of the captured "
         f"states and the norms, is whole on each of {ranks} ranks",
         reference=str(draft.facts.config_file),
