@@ -226,6 +226,16 @@ class TestRules:
             args = ("--load-format", word)
             assert self.rule(bench, "hicache-storage-by-hand", args=args, **options) == says
 
+    def test_a_folder_named_by_a_config_alone_is_said(self, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        options = {"storage": "file", "storage_dir": "/ssd"}
+        rule = "hicache-storage-config-alone"
+        assert self.rule(bench, rule, **options) == bench.model.source
+        assert self.rule(bench, rule) is None
+        assert self.rule(bench, rule, storage_tag="rev-2", **options) is None
+        whole = bench.model.model_copy(update={"evidence": "headers"})
+        monkeypatch.setattr(type(bench), "model", whole)
+        assert self.rule(bench, rule, **options) is None
+
     @pytest.mark.parametrize(
         ("mla", "layout", "io_backend", "fires"),
         [

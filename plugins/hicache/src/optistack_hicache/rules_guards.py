@@ -80,6 +80,13 @@ def _spelled_out(word: str) -> str:
     return SHORT_FLAGS.get(flag, flag.replace("_", "-"))
 
 
+def _config_alone(context: RuleContext) -> str | None:
+    options = context.spec.plugins.get("hicache") or {}
+    if context.stack.tier(3) is None or context.model.evidence == "headers" or options.get("storage_tag"):
+        return None
+    return context.model.source
+
+
 GUARDS = (
     Rule(
         id="hicache-storage-folder",
@@ -116,6 +123,15 @@ GUARDS = (
         fix="Give the option storage_tag a word for it, or set it through the stack file.",
         upstream="sglang 0.5.23 mem_cache/hicache_storage.py:762, vllm 0.33 v1/kv_offload/file_mapper.py",
         evidence=Evidence.OBSERVED,
+    ),
+    Rule(
+        id="hicache-storage-config-alone",
+        severity=Severity.NOTE,
+        fires=_config_alone,
+        message="The weights of {detail} are not here, so the storage folder is named by their config alone: other "
+        "weights of that shape and name, a later revision for one, would read the same files.",
+        fix="Plan beside the weights, or give storage_tag a word for them, such as the revision.",
+        upstream="sglang 0.5.23 mem_cache/hicache_storage.py:762, vllm 0.33 v1/kv_offload/file_mapper.py",
     ),
     Rule(
         id="hicache-storage-damage",
