@@ -148,6 +148,16 @@ def test_a_host_tier_is_proven_by_its_metrics(observe: Serve) -> None:
     assert allocated["tiers.2.capacity_bytes"].proof.startswith("vllm:kv_offload_config_info{")
 
 
+def test_the_host_tiers_of_all_engines_on_a_port_are_one(observe: Serve) -> None:
+    def two(text: str) -> str:
+        line = next(line for line in text.splitlines() if line.startswith("vllm:cache_config_info{"))
+        other = line.replace('engine="0"', 'engine="1"')
+        return text.replace(line, f"{line}\n{other}") + OFFLOAD + OFFLOAD_INFO
+
+    seen = observe(FP8, edit=two)["tiers.2.capacity_bytes"]
+    assert (seen.value, seen.proof.rpartition(" x ")[2]) == (2 * 64 * 2**30, "2 engines")
+
+
 def test_a_storage_tier_is_proven_by_the_configuration(observe: Serve) -> None:
     tiering = {
         "kv_connector": "OffloadingConnector",
