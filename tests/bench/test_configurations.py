@@ -42,6 +42,7 @@ def test_a_list_is_planned_without_starting_anything(tmp_path: Path) -> None:
     (row,) = json.loads((tmp_path / "out" / "rows.json").read_text())["rows"]
     assert row["planned_kv_tokens"] > 0
     assert row["bandwidth_steps_s"] > 0
+    assert row["asked"].items() >= one.items()
 
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
