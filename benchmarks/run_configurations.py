@@ -8,12 +8,12 @@ A file of configurations has a `title`, what it `needs`, `common` fields, and `c
 `engine_args`, `env`, and the words of `apply`, `bench` and `conformance` beside those that the runner gives. `checks`
 are further command lines, by name, run from the repository's root on the running engine; {url}, {out}, {name} and
 {stack} are filled in, and what they print is kept as DIR/NAME.CHECK.json. optistack fills in `${MODELS}` and other
-variables. Each gets a row in DIR/rows.json as soon as it is done: KV tokens planned and reported, steps a second that
-the memory's bandwidth allows, the benchmark's figures, tokens/s/user measured over what the bandwidth allows, and where
-an engine refuses, what it said. `--plan-only` plans and starts nothing; `--seconds` begins no configuration later than
-that. Lists that share a GPU are given the same `--lock` file: their engines may run together and one may start while
-another is measured, but only one is measured at a time. The exit code is 1 when a configuration failed or missed the
-plan by more than 2%.
+variables. Each gets a row in DIR/rows.json as soon as it is done: what the list asked (a row stands when its list is
+changed), KV tokens planned and reported, steps a second that the memory's bandwidth allows, the benchmark's figures,
+tokens/s/user measured over what the bandwidth allows, and where an engine refuses, what it said. `--plan-only` plans
+and starts nothing; `--seconds` begins no configuration later than that. Lists that share a GPU are given the same
+`--lock` file: their engines may run together and one may start while another is measured, but only one is measured at
+a time. The exit code is 1 when a configuration failed or missed the plan by more than 2%.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def stack_words(one: dict[str, Any], folder: Path, pythons: dict[str, str]) -> l
 
 @contextmanager
 def alone(locks: Sequence[Path]) -> Iterator[None]:
-    """Holds every one of ``locks``; lists that name several must name them in the same order."""
+    """Holds every one of ``locks``, taken in the order of their names, so that no two lists wait for each other."""
     held = []
     try:
-        for file in locks:
+        for file in sorted({file.resolve() for file in locks}):
             held.append(file.open("w"))
             fcntl.flock(held[-1], fcntl.LOCK_EX)
         yield
@@ -212,6 +212,9 @@ def main() -> int:
     pythons = dict(word.split("=", 1) for word in given.engine_python)
     if unknown := {*(given.only or ())} - {one["name"] for one in document["configurations"]}:
         parser.error(f"{given.file} has no configuration {', '.join(sorted(unknown))}")
+    for lock in given.lock:
+        if not lock.parent.is_dir():
+            parser.error(f"there is no folder {lock.parent} for {lock}")
     with termination_raises():
         return run_all(document, given, pythons)
 
@@ -229,7 +232,7 @@ def run_all(document: dict[str, Any], given: argparse.Namespace, pythons: dict[s
             row = {"name": one["name"], "failed": "start", "exit_code": None, "error": "not begun: the time was over"}
         else:
             row = run_one(one, given.file.parent, given.out, pythons, given.lock, plan_only=given.plan_only)
-        row["seconds"] = round(time.monotonic() - began, 1)
+        row |= {"seconds": round(time.monotonic() - began, 1), "asked": one}
         rows.append(row)
         (given.out / "rows.json").write_text(json.dumps({"title": document["title"], "rows": rows}, indent=1) + "\n")
         print(describe(row), flush=True)

@@ -48,7 +48,7 @@ def _plan(**changes: Any) -> Plan:
     )
     model, node = load_model(spec.model.checkpoint, config_fallback=KIMI), load_node(spec.node)
     pages = constrain(one_of=(32, 64), why="the MLA kernel takes pages of 32 or 64", reference="docs/kernels")
-    draft = MemoryCharge(what="draft weights", per_gpu_bytes=3 * GIB, why="replicated", source="dflash")
+    draft = MemoryCharge(what="draft weights", per_gpu_bytes=3 * GIB, weights=True, why="replicated", source="dflash")
     stack = combine(
         [
             Contribution("stack", Serving(context_tokens=choose(262_144, why="serving in the stack file"))),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import optistack
 from optistack.apply.termination import termination_raises
 from optistack.errors import OptistackError
+from optistack.verify.endpoint import first_answer_of
 from optistack_bench.load import Loop
 from optistack_bench.result import JOURNAL_FILE, RESULT_FILE, Point, Result, save_result
 from optistack_bench.settings import Settings
@@ -58,7 +59,7 @@ class Run:
         """Every load in turn, the smallest first as given; ends the run when the server dies."""
         from optistack_bench.measure import Bench
 
-        progress.step(f"Measuring {target.name}")
+        progress.step(f"Measuring {target.name}, {first_answer_of(target.url)}")
         with Bench(target, settings, self.journal, progress.detail) as bench:
             for loop in loops:
                 point = bench.point(loop, self.keep)

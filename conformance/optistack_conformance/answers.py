@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from optistack.errors import CheckFailedError, InputError
+from optistack.errors import CheckFailedError, NoEngineError
+from optistack.verify.endpoint import ENGINES_ADDRESS
 
 if TYPE_CHECKING:
     import httpx
@@ -17,17 +18,11 @@ MISSHAPEN = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 """What Python raises where an answer is not what was read from it."""
 
 
-class NotJSONError(CheckFailedError):
-    """The server answers something else than JSON: it is another kind of server, so exit code 2."""
-
-    exit_code = InputError.exit_code
-
-
 def json_object(response: httpx.Response) -> dict[str, Any]:
     """The JSON object of an answer with status 200.
 
     Raises CheckFailedError for another status, with what the server says of it, and for another kind of JSON;
-    NotJSONError when it is none.
+    NoEngineError when it is none.
     """
     where = str(response.request.url)
     if response.status_code != 200:
@@ -36,7 +31,7 @@ def json_object(response: httpx.Response) -> dict[str, Any]:
         body = response.json()
     except ValueError as error:
         kind = response.headers.get("content-type", "no content type")
-        raise NotJSONError(
+        raise NoEngineError(
             f"{where} answered no JSON, but {kind}: {response.text[:80]!r}.",
             fix="Give the URL of a server that answers like OpenAI's, streaming only when asked to.",
         ) from error
@@ -73,11 +68,11 @@ def prompt_tokens(body: dict[str, Any], where: str) -> int:
 
 @contextmanager
 def read_from(where: str) -> Iterator[None]:
-    """Around the reading of an answer of ``where``: what is not there, or of another type, is a CheckFailedError."""
+    """Around the reading of an answer of ``where``: what is not there, or of another type, is a NoEngineError."""
     try:
         yield
     except MISSHAPEN as error:
-        raise CheckFailedError(misshapen(error, where)) from error
+        raise NoEngineError(misshapen(error, where), fix=ENGINES_ADDRESS) from error
 
 
 def misshapen(error: BaseException, where: str) -> str:

@@ -53,17 +53,17 @@ class EngineInfo:
 
 
 def read_engine(endpoint: Endpoint) -> EngineInfo:
-    """Ask the server. Raises InputError when nobody answers and CheckFailedError when it serves no model, or says so
-    in another way than the API's."""
+    """Ask the server. Raises InputError when nobody answers and NoEngineError when it serves no model, or says so in
+    another way than the API's."""
     with read_from(endpoint.url):
         return _read_engine(endpoint)
 
 
 def _read_engine(endpoint: Endpoint) -> EngineInfo:
-    models = (endpoint.get_json("/v1/models") or {}).get("data") or [{}]
-    length = models[0].get("max_model_len")
+    model = endpoint.model()  # first: of what is no engine it says so
+    length = endpoint.listed().get("max_model_len")
     metrics = endpoint.metrics()
-    common: dict[str, Any] = {"model": endpoint.model(), "max_tokens": int(length) if length else None}
+    common: dict[str, Any] = {"model": model, "max_tokens": int(length) if length else None}
     common["metrics"] = bool(metrics.samples)
     info = endpoint.get_json("/server_info")
     if version := (endpoint.get_json("/version") or {}).get("version"):
@@ -186,5 +186,5 @@ def _first(metrics: Metrics, names: tuple[str, ...]) -> float | None:
 def _number(value: object) -> int | None:
     try:
         return int(float(str(value)))
-    except ValueError:
+    except (ValueError, OverflowError):  # no number, or infinity
         return None

@@ -131,7 +131,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def _selection(url: str, config: pytest.Config) -> Selection:
     from optistack.errors import InputError
-    from optistack_conformance.runner import check_given, check_installed
+    from optistack_conformance.runner import check_cases, check_given, check_installed
     from optistack_conformance.selection import read_selection
 
     given: set[str] = set()
@@ -145,6 +145,7 @@ def _selection(url: str, config: pytest.Config) -> Selection:
     check_installed()
     selection = read_selection(values, option=lambda key: f"--conformance {key}" if key in given else f"--{key}")
     check_given(selection)
+    check_cases(selection)
     return selection
 
 

@@ -6,10 +6,10 @@ import contextlib
 import io
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import optistack
 from optistack.apply.termination import termination_raises
@@ -18,6 +18,9 @@ from optistack_conformance.evals import VERSION
 from optistack_conformance.outcomes import CaseResult
 from optistack_conformance.report import Report, State, Subject
 from optistack_conformance.selection import Selection
+
+if TYPE_CHECKING:
+    from optistack.cases import ConformanceCase
 
 TIERS_DIR = Path(__file__).parent / "tiers"
 NEEDED = ("pytest", "numpy", "scipy", "jsonschema")
@@ -71,18 +74,39 @@ def check_installed() -> None:
 
 def check_given(selection: Selection) -> None:
     """Raise InputError for a plugin that is not installed or a checkpoint that cannot be read."""
-    if selection.plugins:
-        from optistack.host import Host
-
-        host = Host.from_environment()
-        for name in selection.plugins:
-            host.get(name)
+    plugin_cases(selection)
     if selection.checkpoint is not None:
         from optistack_conformance.reference import fingerprint
         from optistack_conformance.template import ChatTemplate
 
-        ChatTemplate(Path(selection.checkpoint))
+        ChatTemplate(Path(selection.checkpoint)).check()
         fingerprint(selection)
+
+
+def check_cases(selection: Selection) -> None:
+    """Raise InputError for a plugin that was asked for by name and has cases, of which the chosen tiers run none."""
+    for name, cases in plugin_cases(selection).items():
+        tiers = {case.tier for case in cases}
+        if tiers and tiers.isdisjoint(selection.chosen_tiers):
+            chosen = " and ".join(map(str, selection.chosen_tiers))
+            lossy = " or --lossy" if 2 in tiers else ""
+            raise InputError(
+                f"The cases of {name} are of tier {min(tiers)}, and what is run is tier {chosen}.",
+                fix=f"Choose theirs, by --tier {min(tiers)}{lossy}, or leave {name} out.",
+            )
+
+
+def plugin_cases(selection: Selection) -> dict[str, Sequence[ConformanceCase]]:
+    """What each plugin of ``selection`` brings. Raises InputError for one that is not installed."""
+    if not selection.plugins:
+        return {}
+    from optistack.cases import ConformanceCase
+    from optistack.host import Host
+
+    host = Host.from_environment()
+    return {
+        name: host.call_many(host.get(name), "optistack_conformance", ConformanceCase) for name in selection.plugins
+    }
 
 
 def subjects(selection: Selection) -> tuple[Subject, Subject | None]:

@@ -81,15 +81,16 @@ def _python() -> Iterator[Checkup]:
 
 
 def _folders() -> Iterator[Checkup]:
-    for name, folder, variable in (
-        ("cache", paths.cache_dir(), "XDG_CACHE_HOME"),
-        ("state", paths.state_dir(), "XDG_STATE_HOME"),
+    for name, folder, used, variable in (
+        ("cache", paths.cache_dir(), (paths.engines_dir(), paths.models_dir()), "XDG_CACHE_HOME"),
+        ("state", paths.state_dir(), (paths.deployments_dir(),), "XDG_STATE_HOME"),
     ):
-        there = _nearest(folder)
-        if _takes_a_folder(there):
+        places = (_nearest(one) for one in (folder, *used))
+        closed = [place for place in places if not _takes_a_folder(place)]
+        if not closed:
             yield Checkup(name, f"{folder} can be written.")
         else:
-            mend = f"Make {there} a folder that you may write to, or set {variable} to another."
+            mend = f"Make {closed[0]} a folder that you may write to, or set {variable} to another."
             yield Checkup(name, f"{folder} cannot be written.", mend)
 
 
@@ -103,13 +104,13 @@ def _takes_a_folder(there: Path) -> bool:
 
 
 def _nearest(folder: Path) -> Path:
-    """``folder``, or the deepest of those above it that is there."""
-    return next(path for path in (folder, *folder.parents) if path.exists())
+    """``folder``, or the deepest of those above it that is there; a link that leads nowhere is there, and no folder."""
+    return next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
 
 
 def _disk() -> Checkup:
     folder = paths.cache_dir()
-    free = shutil.disk_usage(_nearest(folder)).free
+    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
     missing = sorted(_missing(), key=lambda recipe: recipe.disk_bytes)
     fits = [recipe for recipe in missing if recipe.disk_bytes <= free]
     says = f"{free / 1e9:.1f} GB free in {folder}"

@@ -33,6 +33,15 @@ class InputError(OptistackError):
     """What the user gave is wrong: file, option, checkpoint, node (exit code 2)."""
 
 
+class NoEngineError(CheckFailedError):
+    """What answers is no engine, or keeps its answers for those with a key: the URL is wrong input (exit code 2).
+
+    In the probe of an engine that is known to be one, it is a failed check like others.
+    """
+
+    exit_code = InputError.exit_code
+
+
 class PlanRefusedError(OptistackError):
     """The stack cannot work on this model, node or engine (exit code 2).
 

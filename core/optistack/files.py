@@ -14,7 +14,8 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = 0o600) -> None:
     """Write ``content`` so that a reader finds the old file or the new one, never a part, also after a power loss.
 
     A symbolic link stays one: what it points to is written. What is there and no regular file (a device, a pipe) is
-    opened and written to, and keeps its mode.
+    opened and written to, and keeps its mode. ``mode`` is the most: others may no more than the umask, or the file
+    that was there, lets them.
     """
     data = content.encode() if isinstance(content, str) else content
     if writes_through(path):
@@ -28,11 +29,22 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = 0o600) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(mode)
+        Path(name).chmod(_allowed(path, mode))
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _allowed(path: Path, mode: int) -> int:
+    """``mode`` less what the umask takes from others, and what they may not do with the file at ``path``."""
+    umask = os.umask(0o077)  # to read it is to set it
+    os.umask(umask)
+    try:
+        there = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        there = 0o777
+    return mode & (there | 0o700) & ~(umask & 0o077)
 
 
 def writes_through(path: Path) -> bool:

@@ -22,7 +22,7 @@ from typing import Any
 
 from optistack.verify.endpoint import Endpoint
 from optistack_dflash.drafter.shards import read_shard
-from optistack_dflash.probe_counters import vllm_counters, vllm_moved
+from optistack_dflash.probe_counters import VLLM_COUNTERS, vllm_counters, vllm_moved
 
 
 def main() -> None:
@@ -59,6 +59,8 @@ class Asker:
         self.engine, self.tokens = engine, tokens
         self.vllm = engine.get_json("/version") is not None
         self.model = engine.model() if self.vllm else ""
+        # Without a draft there is nothing to wait for after each round.
+        self.drafts = self.vllm and engine.metrics().has(VLLM_COUNTERS[0])
 
     def answer(self, ids: list[int], *, forced: bool) -> tuple[float, int, float]:
         """Seconds, tokens, and SGLang's verify steps."""
@@ -75,10 +77,10 @@ class Asker:
         return time.perf_counter() - began, said["completion_tokens"], said.get("spec_verify_ct") or 0
 
     def round(self, prompts: list[list[int]], users: int, *, forced: bool) -> dict[str, Any]:
-        before = vllm_counters(self.engine) if self.vllm else None
+        before = vllm_counters(self.engine) if self.drafts else None
         with ThreadPoolExecutor(users) as pool:
             answers = list(pool.map(lambda ids: self.answer(ids, forced=forced), prompts))
-        moved = vllm_moved(self.engine, before) if self.vllm else None
+        moved = vllm_moved(self.engine, before) if self.drafts else None
         tokens, steps = sum(one[1] for one in answers), sum(one[2] for one in answers)
         draws = Random(0)
         again = sorted(rate(draws.choices(answers, k=len(answers))) for _ in range(1000))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PROBES = {
-    "quant-nvfp4": ("quant-nvfp4/weight-memory",),
+    "quant-nvfp4": (),
     "kv-fp8": ("kv-fp8/bytes-per-token",),
     "dflash": (
         "dflash/drafts-move",
@@ -26,12 +26,12 @@ PROBES = {
     ),
     "routing": ("routing/prefix-cache",),
 }
-"""The live probes of each plugin, by the ids of their receipt lines."""
+"""The live probes of each plugin, by the ids of their receipt lines; NVFP4 weights show in the plan's own line."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """``shows`` says what the check would see; ``probes`` are the receipt lines that see it."""
+    """``shows`` says what the check would see; ``probes`` are the receipt lines that see it, of probes or others."""
 
     shows: str
     probes: tuple[str, ...]
@@ -42,21 +42,21 @@ CHECKS: dict[tuple[str, str], Check] = {
     ("quant-nvfp4", "kv-fp8"): Check(
         "Weights and KV each take the bytes that their precision takes. That the answers are right is for the "
         "conformance suite: both lose a little, and together more.",
-        ("quant-nvfp4/weight-memory", "kv-fp8/bytes-per-token"),
+        ("budget.weight_bytes", "kv-fp8/bytes-per-token"),
         "[vllm#42179](https://github.com/vllm-project/vllm/issues/42179): corrupt output of NVFP4 weights with FP8 KV "
         "in disaggregated serving, not reproduced by a maintainer.",
     ),
     ("quant-nvfp4", "dflash"): Check(
         "A drafter trained for other weights is accepted less, down to never: set `min_acceptance_length`.",
-        ("dflash/acceptance-length", "dflash/drafts-move", "quant-nvfp4/weight-memory"),
+        ("dflash/acceptance-length", "dflash/drafts-move", "budget.weight_bytes"),
         "A vendor's drafter for BF16 weights beside INT4 ones: no draft accepted; it ships one for each precision.",
     ),
     ("quant-nvfp4", "hicache"): Check(
         "KV reaches the host as planned; the weights leave the device the room that the plan counts on.",
-        ("hicache/host-stores", "quant-nvfp4/weight-memory"),
+        ("hicache/host-stores", "budget.weight_bytes"),
     ),
     ("quant-nvfp4", "routing"): Check(
-        "Nothing in common: each is proven by itself.", ("quant-nvfp4/weight-memory", "routing/prefix-cache")
+        "Nothing in common: each is proven by itself.", ("budget.weight_bytes", "routing/prefix-cache")
     ),
     ("kv-fp8", "dflash"): Check(
         "The engine starts, the draft's KV has the dtype of the plan, and what is drafted over FP8 KV stays within "

@@ -11,6 +11,7 @@ from scripts.compatibility.shapes import PLACES
 
 from optistack.backend import get_backend
 from optistack.engines.snapshots import snapshot_versions
+from optistack.receipt_lines import RECEIPT_LINES
 from optistack.rules import Severity
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "compatibility.md"
@@ -70,7 +71,9 @@ def _receipt(found: Sequence[Outcome]) -> Iterator[str]:
     yield "| plugin | settings | probes |\n|---|---|---|"
     for plugin in PLUGINS:
         settings = dict.fromkeys(path for outcome in found for owner, path in outcome.settings if owner == plugin)
-        yield f"| {plugin} | {_code(settings)} | {_code(PROBES[plugin])} |"
+        yield f"| {plugin} | {_code(settings)} | {_code(PROBES[plugin]) or 'none'} |"
+    own = _code(line for line in RECEIPT_LINES if line.startswith("budget."))
+    yield f"\nWhatever the plugins, the plan's own figures are compared with the engine's: {own}, the last on GPUs."
     yield "\nNo engine knows about `routing.*`; these lines stay unproven until a router is asked."
 
 

@@ -141,6 +141,20 @@ def test_an_engine_that_is_never_ready_is_ended(lab: Any) -> None:
     assert lab.leftovers() == []
 
 
+def test_the_limit_that_an_engine_missed_is_named_with_its_value(lab: Any) -> None:
+    with pytest.raises(EngineStartError) as caught:
+        start(lab.spec("--ready-when", lab.trigger, ready_timeout_s=0.5))
+    assert caught.value.fix.startswith(
+        "If it was still loading, raise serving.ready_timeout_s in the stack, now 0.5. Log: /"
+    )
+
+
+def test_the_limit_is_not_named_where_it_was_not_missed(lab: Any) -> None:
+    with pytest.raises(EngineStartError) as caught:
+        start(lab.spec(argv=["/no/such/engine"]))
+    assert caught.value.fix.startswith("Log: /")
+
+
 def test_a_command_that_does_not_exist(lab: Any) -> None:
     with pytest.raises(EngineStartError, match=r"engine cannot be run: .*No such file or directory: '/no/such/engine'"):
         start(lab.spec(argv=["/no/such/engine"]))

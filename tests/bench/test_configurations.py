@@ -42,6 +42,7 @@ def test_a_list_is_planned_without_starting_anything(tmp_path: Path) -> None:
     (row,) = json.loads((tmp_path / "out" / "rows.json").read_text())["rows"]
     assert row["planned_kv_tokens"] > 0
     assert row["bandwidth_steps_s"] > 0
+    assert row["asked"].items() >= one.items()
 
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -117,3 +118,16 @@ def test_a_check_that_cannot_be_started_stops_no_other(tmp_path: Path) -> None:
     assert run("no-such-program", places, tmp_path / "b", {}, log) == "FileNotFoundError"
     assert run("{python} -c 'print(1)'", places, tmp_path / "c", {}, log) == 0
     assert (tmp_path / "c").read_text() == "1\n"
+
+
+def test_a_lock_is_taken_once_and_its_folder_is_asked_for_first(tmp_path: Path) -> None:
+    runner = ROOT / "benchmarks" / "run_configurations.py"
+    code = "import sys; from pathlib import Path; from run_configurations import alone\n"
+    code += "with alone([Path(sys.argv[1])] * 2): print('held')"
+    words = [sys.executable, "-c", code, str(tmp_path / "gpu.lock")]
+    done = subprocess.run(words, cwd=runner.parent, capture_output=True, text=True, timeout=30)
+    assert done.stdout == "held\n"
+    words = [sys.executable, str(runner), str(LISTS[0]), "--out", str(tmp_path / "out"), "--plan-only"]
+    done = subprocess.run([*words, "--lock", str(tmp_path / "no" / "gpu.lock")], capture_output=True, text=True)
+    assert (done.returncode, (tmp_path / "out").exists()) == (2, False)
+    assert "there is no folder" in done.stderr

@@ -101,4 +101,5 @@ def test_a_line_of_a_receipt(optistack: Optistack) -> None:
     assert told["kind"] == "receipt line"
     assert "the engine drafted" in dict(told["facts"])["passes when"]
     assert "within 2%" in optistack("explain", "budget.kv_tokens").out
+    assert "within 2% and 0.5 GiB" in optistack("explain", "budget.weight_bytes").out
     assert "'dflash/drafts-move'" in optistack("explain", "dflash/drafts-moved").err

@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,3 +74,37 @@ def test_what_to_do_about_an_interruption_is_in_the_json(capsys: pytest.CaptureF
     said = capsys.readouterr()
     assert json.loads(said.out) == {"error": "Interrupted.", "fix": "The same command goes on."}
     assert said.err == "The same command goes on.\nInterrupted.\n"
+
+
+AT_IMPORT = """
+import os, signal, sys
+
+
+class Signals:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), {number})
+
+
+sys.meta_path.insert(0, Signals())
+sys.argv = ["optistack", "plugins"]
+from optistack.cli import main
+
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("module", ["optistack.cli.run", "typer.main", "optistack.cli.plugins"])
+def test_a_signal_while_modules_are_imported_is_told_like_a_later_one(module: str, number: signal.Signals) -> None:
+    code = AT_IMPORT.format(module=module, number=int(number))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted.\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_that_is_ignored_stays_ignored(number: signal.Signals) -> None:
+    code = AT_IMPORT.format(module="typer.main", number=int(number))
+    code = f"import signal; signal.signal({int(number)}, signal.SIG_IGN)\n{code}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -115,6 +115,25 @@ def test_every_wrong_option_comes_with_its_fix(words: list[str], fix: str, capsy
     assert json.loads(capsys.readouterr().out)["fix"] == fix
 
 
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"tokenizer_config.json": "[]"}, "tokenizer_config.json is no JSON object."),
+        ({"chat_template.jinja": "{% bad"}, "The chat template of {folder} is none: line 1, "),
+        ({"chat_template.jinja": "{{ messages }}"}, "tokenizer.json cannot be loaded: "),
+    ],
+)
+def test_a_checkpoint_that_cannot_count_is_told_before_anybody_is_asked(
+    files: dict[str, str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in {"tokenizer.json": "{}", **files}.items():
+        (tmp_path / name).write_text(text)
+    assert run(["conformance", "--endpoint", "http://127.0.0.1:1", "--checkpoint", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert says.replace("{folder}", str(tmp_path)) in said and "Fix: " in said
+    assert "No engine answers" not in said
+
+
 class _OnlyStreams(BaseHTTPRequestHandler):
     """Lists a model, and answers every POST with an event stream."""
 

@@ -78,7 +78,7 @@ def test_a_second_run_on_a_small_device_finds_its_prompts_as_new_as_the_first() 
 def test_the_engine_says_whether_it_keeps_prefixes_and_how_many_share_the_port(caching: str, kept: bool | None) -> None:
     pages = {"/version": {"version": "0.33.0"}}
     endpoint = page("".join(INFO.format(caching=caching, engine=number) for number in range(2)))
-    endpoint.get_json, endpoint.model = pages.get, lambda: "m"
+    endpoint.get_json, endpoint.model, endpoint.listed = pages.get, lambda: "m", dict
     engine = read_engine(endpoint)
     assert (engine.prefix_cache, engine.engines) == (kept, 2)
     if kept is False:
@@ -89,7 +89,7 @@ def test_the_engine_says_whether_it_keeps_prefixes_and_how_many_share_the_port(c
 def test_sglang_says_it_too() -> None:
     pages = {"/server_info": {"version": "0.5.23", "disable_radix_cache": True, "dp_size": 4}}
     endpoint = page("")
-    endpoint.get_json, endpoint.model = pages.get, lambda: "m"
+    endpoint.get_json, endpoint.model, endpoint.listed = pages.get, lambda: "m", dict
     engine = read_engine(endpoint)
     assert (engine.prefix_cache, engine.engines) == (False, 4)
 

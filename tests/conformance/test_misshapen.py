@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from tests.conformance.test_adapters import SAMPLE
 
@@ -17,6 +18,7 @@ from optistack.cli.run import run
 from optistack.errors import CheckFailedError
 from optistack.verify.endpoint import Endpoint
 from optistack_conformance.client import Client
+from optistack_conformance.engine import read_engine
 from optistack_conformance.margin import check_greedy_margin
 from optistack_conformance.outcomes import Outcome
 from optistack_conformance.runner import run_suite
@@ -138,12 +140,25 @@ def test_scores_cannot_be_read(answer: str, engine: str) -> None:
                     work()
 
 
-@pytest.mark.parametrize("models", [{"data": ["m"]}, {"data": {"m": 1}}, {"data": [{"name": "m"}]}, []])
-def test_models_that_cannot_be_read_are_said(models: Any, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("models", [{"data": ["m"]}, {"data": {"m": 1}}, {"data": [{"name": "m"}]}, {"data": "m"}, []])
+@pytest.mark.parametrize("words", [["conformance"], ["conformance", "--record", "base.json"], ["k2vv"], ["lm-eval"]])
+def test_what_lists_no_model_is_wrong_input_and_said(
+    models: Any, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "samples.jsonl").write_text(json.dumps(SAMPLE) + "\n")
+    further = {
+        "k2vv": ["conformance", "k2vv", "--samples", "samples.jsonl", "--out", "out.jsonl"],
+        "lm-eval": ["conformance", "lm-eval", "--python", "python3"],
+    }.get(words[0], words)
     with answering(ANSWERS["html"], models=models) as url:
-        assert run(["conformance", "--endpoint", url]) == 1
-    said = capsys.readouterr().err
-    assert url in said and "bug" not in said
+        assert run([*further, "--endpoint", url]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[-2:] == [
+        f"Error: {url}/v1/models lists no model (status 200).",
+        "Fix: Is this the engine's own address, and is it an engine's?",
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["samples.jsonl"]
 
 
 def test_no_sample_answered_is_said_and_nothing_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,3 +186,34 @@ def test_a_file_of_something_else_is_named_with_its_line(
     words = ["--endpoint", "http://127.0.0.1:1"] if option == "--samples" else []
     assert run(["conformance", "k2vv", "--out", str(tmp_path / "out"), *words, option, str(path)]) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence", "fix"),
+    [
+        (["--endpoint", "http://127.0.0.1:1", "--samples", "{file}"], "{file} has no samples.", "samples.jsonl"),
+        (["--reference", "{file}.not"], "{file}.not cannot be read", "Make it with --endpoint and --samples."),
+    ],
+)
+def test_files_of_the_verifier_that_are_empty_or_not_there(
+    words: list[str], sentence: str, fix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    given = [word.replace("{file}", str(file)) for word in words]
+    assert run(["conformance", "k2vv", "--out", str(tmp_path / "out"), *given]) == 2
+    said = capsys.readouterr().err
+    assert sentence.replace("{file}", str(file)) in said and fix in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_numbers_of_an_engine_that_are_none_are_not_known() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        pages: dict[str, Any] = {**PAGES["vllm"], "/v1/models": {"data": [{"id": "m"}]}}
+        if request.url.path == "/metrics":
+            return httpx.Response(200, text='vllm:cache_config_info{block_size="1e400",kv_cache_size_tokens="x"} 1\n')
+        return httpx.Response(200, json=pages.get(request.url.path, {}))
+
+    with Endpoint("http://engine", transport=httpx.MockTransport(answer)) as endpoint:
+        engine = read_engine(endpoint)
+    assert (engine.name, engine.page_tokens, engine.kv_tokens) == ("vllm", None, None)

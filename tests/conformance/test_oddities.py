@@ -138,7 +138,7 @@ def test_an_answer_that_says_nothing_of_any_line_is_not_another_requests() -> No
 def test_seeds_are_not_expected_of_an_sglang_that_does_not_look_at_them(heeded: bool) -> None:
     pages = {"/server_info": {"version": "0.5.23", "enable_deterministic_inference": heeded}}
     server = SimpleNamespace(
-        url="http://engine", get_json=pages.get, metrics=lambda: Metrics(()), model=lambda: "small"
+        url="http://engine", get_json=pages.get, metrics=lambda: Metrics(()), model=lambda: "small", listed=dict
     )
     assert read_engine(server).seeds is heeded  # type: ignore[arg-type]  # what it asks of an Endpoint
 

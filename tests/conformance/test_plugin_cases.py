@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
+from optistack.cli.run import run
 from optistack.errors import InputError
 from optistack_conformance.faults.server import FaultyServer
 from optistack_conformance.outcomes import Outcome
@@ -72,6 +75,21 @@ def test_a_case_is_found_by_the_name_that_the_plugin_gave_it(pattern: str) -> No
     with FaultyServer() as server:
         report = run_suite(Selection(endpoint=server.url, plugins=("echo",), cases=(pattern,)))
     assert [result.id for result in report.results] == ["plugins/echo/holds"]
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_case_that_passes_is_listed_with_what_the_engine_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with FaultyServer() as server:
+        assert run(["conformance", "--endpoint", server.url, "-p", "echo", "--case", "echo/holds"]) == 0
+    assert re.search(r"pass +plugins/echo/holds +asked it serves; the engine says toy", capsys.readouterr().out)
+
+
+def test_a_plugin_whose_cases_no_chosen_tier_runs_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with FaultyServer() as server:
+        assert run(["conformance", "--endpoint", server.url, "-p", "kv-fp8", "--json"]) == 2
+    said = json.loads(capsys.readouterr().out)
+    assert said["error"] == "The cases of kv-fp8 are of tier 2, and what is run is tier 0 and 1."
+    assert said["fix"] == "Choose theirs, by --tier 2 or --lossy, or leave kv-fp8 out."
 
 
 def test_a_plugin_that_is_not_installed_is_said() -> None:

@@ -50,6 +50,33 @@ def test_a_link_stays_one_and_its_target_is_written(tmp_path: Path, there: bool)
     assert [path.name for path in target.parent.iterdir()] == ["target"], "no temporary file is left"
 
 
+@pytest.mark.parametrize(
+    ("umask", "there", "asked", "mode"),
+    [
+        (0o022, None, 0o644, 0o644),
+        (0o077, None, 0o644, 0o600),
+        (0o077, None, 0o755, 0o700),
+        (0o022, 0o600, 0o644, 0o600),
+        (0o022, 0o644, 0o755, 0o744),
+        (0o022, 0o666, 0o600, 0o600),
+    ],
+)
+def test_others_get_no_more_than_the_umask_and_the_file_that_was_there_give(
+    tmp_path: Path, umask: int, there: int | None, asked: int, mode: int
+) -> None:
+    file = tmp_path / "file"
+    if there is not None:
+        file.touch()
+        file.chmod(there)
+    before = os.umask(umask)
+    try:
+        write_file(file, "text", mode=asked)
+        assert os.umask(umask) == umask, "it is as it was"
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(file.stat().st_mode) == mode
+
+
 def test_bytes_are_written_as_they_are(tmp_path: Path) -> None:
     write_file(tmp_path / "picture", b"\x89PNG\r\n")
     assert (tmp_path / "picture").read_bytes() == b"\x89PNG\r\n"

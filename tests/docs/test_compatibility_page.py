@@ -12,6 +12,7 @@ from scripts.compatibility.page import PAGE, page
 from scripts.compatibility.pairs import PLUGINS, outcomes
 
 from optistack.explain import setting_paths
+from optistack.receipt_lines import RECEIPT_LINES
 
 PLUGIN_FOLDERS = Path(__file__).parents[2] / "plugins"
 
@@ -47,8 +48,8 @@ def test_the_probes_that_the_page_names_are_those_of_the_code(plugin: str) -> No
     assert set(PROBES[plugin]) == whole
 
 
-def test_every_check_of_a_pair_is_a_probe_or_a_setting_of_its_plugins() -> None:
+def test_every_check_of_a_pair_is_a_line_of_the_receipt() -> None:
     for pair, check in CHECKS.items():
         probes = {probe for plugin in pair for probe in PROBES[plugin]}
-        assert set(check.probes) <= probes | set(setting_paths()), pair
+        assert set(check.probes) <= probes | set(setting_paths()) | set(RECEIPT_LINES), pair
         assert probes & set(check.probes), pair

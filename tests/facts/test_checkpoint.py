@@ -209,6 +209,21 @@ def test_fingerprint_tells_checkpoints_apart(write_folder: Any, made: Any) -> No
     assert len({first.fingerprint, tuned.fingerprint, longer.fingerprint}) == 3
 
 
+@pytest.mark.parametrize("kind", ["embed_tokens", "q_proj", "down_proj", "norm"])
+def test_a_fine_tune_of_one_kind_of_weights_is_told_from_its_base(write_folder: Any, made: Any, kind: str) -> None:
+    base = write_folder(made.llama_config(), made.llama_tensors(), name="base")
+    tuned = write_folder(made.llama_config(), made.llama_tensors(), name="tuned")
+    file = tuned / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    length = int.from_bytes(content[:8], "little")
+    for name, entry in json.loads(content[8 : 8 + length]).items():
+        if f"{kind}." in name:
+            begin, end = (8 + length + offset for offset in entry["data_offsets"])
+            content[begin:end] = b"\1" * (end - begin)
+    file.write_bytes(content)
+    assert load_model(str(base)).fingerprint != load_model(str(tuned)).fingerprint
+
+
 def test_fingerprint_ignores_how_json_is_laid_out(write_folder: Any, made: Any) -> None:
     folder = write_folder(made.llama_config())
     before = load_model(str(folder)).fingerprint

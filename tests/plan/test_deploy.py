@@ -24,6 +24,7 @@ MakePlan = Callable[..., Plan]
     [
         ("gpu", PlanRefusedError, "this machine has no GPU"),
         ("weights", InputError, "has a config and no weights"),
+        ("weights, made up", None, ""),
         ("disk", PlanRefusedError, "The disk is gone"),
         ("nothing", None, ""),
     ],
@@ -53,11 +54,12 @@ def test_what_is_lacking_is_said_before_a_start(
     host = Host()
     host.register(looker, name="looker")
     (tmp_path / "config.json").write_text("{}")
-    if lacks != "weights":
+    if "weights" not in lacks:
         (tmp_path / "model.safetensors").write_bytes(b"")
     plan = make_plan(plugins=(PluginUse(name="looker", version="1.0", options={}),))
     model = plan.spec.model.model_copy(update={"checkpoint": str(tmp_path)})
-    plan = plan.model_copy(update={"spec": plan.spec.model_copy(update={"model": model})})
+    made_up = ("--load-format=dummy",) if lacks == "weights, made up" else ()
+    plan = plan.model_copy(update={"spec": plan.spec.model_copy(update={"model": model, "engine_args": made_up})})
     changes = {"gpu": None, "gpus": 0} if lacks == "gpu" else {}
     here: NodeFacts = plan.node.model_copy(update=changes)
     monkeypatch.setattr(deploy, "detect_node", lambda: here)
@@ -66,4 +68,4 @@ def test_what_is_lacking_is_said_before_a_start(
     else:
         with pytest.raises(error, match=says):
             deploy.check_start(plan, host, "/engine/python")
-    assert seen == (["/engine/python"] if lacks in ("disk", "nothing") else [])
+    assert seen == (["/engine/python"] if lacks in ("disk", "nothing", "weights, made up") else [])

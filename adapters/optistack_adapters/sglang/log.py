@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 _LINE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?(?P<rank>(?: [A-Z]+\d+)*)\] (?P<text>.*)")
+_START = re.compile(r"\] server_args=")
 _KV = re.compile(r"KV Cache (?:is allocated|VA upper bound)\. dtype: (?P<dtype>\S+), #tokens: (?P<tokens>\d+)")
 _POOL_END = re.compile(r"Memory pool end\.")
 _WEIGHTS = re.compile(r"Load weight end\..* type=(?P<type>\w+),(?P<rest>.*?) avail mem=")
+_LOADED = re.compile(r"Load weight end\..* mem usage=(?P<gib>-?\d+(?:\.\d+)?) GB")
 _DRAFT = re.compile(
     r"Initialized DFLASH draft runner\. attention_backend=(?P<backend>[^,]+), model=(?P<model>[^,]+), "
     r"block_size=(?P<block>\d+), draft_window_size=(?P<window>[^,]+)"
@@ -41,6 +43,8 @@ class LogFacts:
 
     ``kv``, ``draft_kv``      dtype of the target's and of the draft's KV pool, as torch spells it
     ``quant``, ``quant_algo``  method and algorithm in the checkpoint of the target, ``none`` when it is not quantized
+    ``loaded_gib``            GiB that loading the target, and with it a draft, took of the GPU of the rank that took
+                              most; ``loaded_lines`` say so, one for each model
     ``host_pool_gb``          decimal GB of all host pools of one rank; ``ranks`` ranks have such pools
     """
 
@@ -54,13 +58,16 @@ class LogFacts:
     storage: Found | None = None
     directory: Found | None = None
     context_tokens: Found | None = None
+    loaded_gib: float = 0.0
+    loaded_lines: list[str] = field(default_factory=list)
     host_pool_gb: float = 0.0
     host_pool_lines: list[str] = field(default_factory=list)
     ranks: int = 0
 
 
 def read_log(text: str) -> LogFacts:
-    """The facts in ``text``, of the first start that it holds."""
+    """The facts in ``text``, of the last start that it holds."""
+    text = text[max((match.start() for match in _START.finditer(text)), default=0) :]
     facts = LogFacts()
     by_rank: dict[str, list[str]] = {}
     for rank, line in _lines(text):
@@ -72,6 +79,8 @@ def read_log(text: str) -> LogFacts:
     if holders:
         _pools(facts, holders[0])
         _weights(facts, holders[0])
+    for lines in by_rank.values():
+        _loaded(facts, lines)
     hosts = [[line for line in lines if _HOST_POOL.search(line)] for lines in by_rank.values()]
     hosts = [lines for lines in hosts if lines]
     if hosts:
@@ -124,3 +133,10 @@ def _weights(facts: LogFacts, lines: list[str]) -> None:
     facts.quant = Found(said.get("quant", "none"), line)
     if "quant_algo" in said:
         facts.quant_algo = Found(said["quant_algo"], line)
+
+
+def _loaded(facts: LogFacts, lines: list[str]) -> None:
+    loaded = [(float(match["gib"]), line) for line in lines if (match := _LOADED.search(line))]
+    taken = sum(gib for gib, _ in loaded)
+    if loaded and (not facts.loaded_lines or taken > facts.loaded_gib):
+        facts.loaded_gib, facts.loaded_lines = taken, [line for _, line in loaded]

@@ -8,6 +8,7 @@ from optistack.verify.receipt import Observed
 from optistack_adapters.sglang.log import Found, LogFacts, read_log
 from optistack_adapters.sglang.server_info import Info, Observations, field, read_server_info
 from optistack_adapters.sglang.tier_proofs import read_tiers
+from optistack_adapters.sglang.weight_memory import read_weight_memory
 from optistack_adapters.sglang.words import kv_dtype
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def observe(endpoint: Endpoint, log: str | None) -> Observations:
     seen.update(_serving(info, facts, metrics))
     seen.update(_speculation(facts))
     seen.update(_weights(facts, model, has_log=log is not None))
+    seen.update(read_weight_memory(info, facts, metrics))
     seen.update(read_tiers(info, facts, metrics))
     return seen
 

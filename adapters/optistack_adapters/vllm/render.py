@@ -35,7 +35,7 @@ def render(request: RenderRequest) -> Launch:
     add_memory(builder, request)
     add_kernels(builder, request)
     add_speculation(builder, request.stack)
-    add_tiers(builder, request.stack)
+    add_tiers(builder, request.stack, request.spec.parallel.attention_data)
     _add_frontend(builder, request)
     _add_environment(builder, request)
     builder.plugin_arguments(request.stack.arguments, request.engine.version)

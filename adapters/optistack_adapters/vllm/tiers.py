@@ -1,7 +1,11 @@
 """Flags for KV tiers below the GPU.
 
-A host tier alone is ``--kv-offloading-size`` (GiB over all ranks). Anything more is ``--kv-transfer-config``; the two
-are never given together, since the former silently replaces the latter's connector (vllm 0.33 config/vllm.py:1151).
+A host tier alone is ``--kv-offloading-size`` (GiB over all ranks of an engine). Anything more is
+``--kv-transfer-config``; the two are never given together, since the former silently replaces the latter's connector
+(vllm 0.33 config/vllm.py:1151).
+
+With data parallelism every attention group is an engine of its own, which takes the size that is given for itself
+(v1/kv_offload/cpu/spec.py knows nothing of the others): each is told its part of the replica's tier.
 """
 
 from __future__ import annotations
@@ -25,22 +29,24 @@ MOONCAKE_FILE = "mooncake.json"
 _BOTH = {"kv_role": "kv_both"}
 
 
-def add_tiers(builder: LaunchBuilder, stack: ResolvedStack) -> None:
+def add_tiers(builder: LaunchBuilder, stack: ResolvedStack, groups: int = 1) -> None:
+    """``groups`` attention groups of the replica share its tier evenly."""
     host, storage = stack.tier(2), stack.tier(3)
     if host is None:
         return
+    size_bytes = (host.capacity_bytes.value or 0) // groups
     if "lmcache" in (backend_of(host), backend_of(storage)):
         _add_lmcache(builder, host, storage)
     elif backend_of(storage) == "mooncake" and storage is not None:
-        _add_mooncake(builder, host, storage)
+        _add_mooncake(builder, host, storage, size_bytes)
     elif storage is not None or _special(host):
-        _add_transfer(builder, native_connector(host, storage), host, storage)
+        _add_transfer(builder, native_connector(host, storage, size_bytes), host, storage)
         if storage is not None:
             _add_hash_seed(builder)
     else:
         builder.flag(
             "--kv-offloading-size",
-            gib_word(host.capacity_bytes.value or 0),
+            gib_word(size_bytes),
             setting="tiers.2.capacity_bytes",
             **credit(host.capacity_bytes),
         )
@@ -57,13 +63,13 @@ def gib_word(size_bytes: int) -> str:
     return f"{math.floor(1000 * size_bytes / GIB) / 1000:.3f}".rstrip("0").rstrip(".")
 
 
-def native_connector(host: CacheTier, storage: CacheTier | None) -> dict[str, Any]:
-    """vLLM's own connector: host RAM, and below it files when there is a storage tier.
+def native_connector(host: CacheTier, storage: CacheTier | None, size_bytes: int) -> dict[str, Any]:
+    """vLLM's own connector: ``size_bytes`` of host RAM, and below it files when there is a storage tier.
 
     vLLM tells folders apart by model path and KV dtype, not by layout, scales or content of the checkpoint
     (v1/kv_offload/file_mapper.py), so the tier's directory has to be one for exactly these bytes.
     """
-    extra: dict[str, Any] = {"cpu_bytes_to_use": host.capacity_bytes.value or 0}
+    extra: dict[str, Any] = {"cpu_bytes_to_use": size_bytes}
     if host.write_policy.value == SELECTIVE:
         extra["store_threshold"] = STORE_AFTER
     extra.update(host.extra_config.value or {})
@@ -100,14 +106,13 @@ def _add_hash_seed(builder: LaunchBuilder) -> None:
     )
 
 
-def _add_mooncake(builder: LaunchBuilder, host: CacheTier, storage: CacheTier) -> None:
+def _add_mooncake(builder: LaunchBuilder, host: CacheTier, storage: CacheTier, size_bytes: int) -> None:
+    native = native_connector(host, None, size_bytes)
     connector = {
         "kv_connector": "MultiConnector",
         **_BOTH,
         "kv_load_failure_policy": "recompute",
-        "kv_connector_extra_config": {
-            "connectors": [native_connector(host, None), {"kv_connector": "MooncakeStoreConnector", **_BOTH}]
-        },
+        "kv_connector_extra_config": {"connectors": [native, {"kv_connector": "MooncakeStoreConnector", **_BOTH}]},
     }
     _add_transfer(builder, connector, host, storage)
     part = _credit_of(storage)

@@ -49,15 +49,16 @@ class ToolCallFigures:
         return self.valid / self.triggered if self.triggered else float("nan")
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSONL file. Raises InputError naming the line that is none."""
+def read_lines(path: Path, *, missing: str = "Download the samples first.") -> list[dict[str, Any]]:
+    """The objects of a JSONL file. Raises InputError naming the line that is none; ``missing`` is what to do where the
+    file cannot be read."""
     fix = "Every line should be one JSON object, as in the verifier's files; was the download or the run broken off?"
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.", fix="Download the samples first.") from error
+        raise InputError(f"{path} cannot be read: {error.strerror}.", fix=missing) from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is no text: {error}.", fix="Download the samples again.") from error
+        raise InputError(f"{path} is no text: {error}.", fix=fix) from error
     found = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -73,6 +74,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def read_samples(path: Path) -> list[dict[str, Any]]:
     """The samples, each a chat request. Raises InputError naming the line that is none."""
     found = read_lines(path)
+    if not found:
+        raise InputError(f"{path} has no samples.", fix="Give the verifier's samples.jsonl.")
     for number, sample in enumerate(found, start=1):
         messages = sample.get("messages")
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
@@ -82,7 +85,7 @@ def read_samples(path: Path) -> list[dict[str, Any]]:
 
 def read_results(path: Path) -> list[dict[str, Any]]:
     """Results as :func:`run_samples` makes them. Raises InputError naming the line that is none."""
-    found = read_lines(path)
+    found = read_lines(path, missing="Make it with --endpoint and --samples.")
     for number, entry in enumerate(found, start=1):
         if not isinstance(entry.get("data_index"), int) or not {"status", "finish_reason"} <= entry.keys():
             raise InputError(f"{path} line {number} is no result of a sample.", fix="Make the file with --out.")

@@ -1,4 +1,4 @@
-"""The report in a terminal: failures and doubts whole, passes by their figures."""
+"""The report in a terminal: failures and doubts whole, passes by what they were judged by."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ STYLES = {
 }
 
 
-def report_view(report: Report, *, wide: bool, everything: bool = False) -> Iterator[RenderableType]:
-    """``everything`` lists cases that were skipped, and those that passed without a figure."""
+def report_view(report: Report, *, wide: bool) -> Iterator[RenderableType]:
+    """Cases that were skipped, and those that passed with nothing to say, are counted and not listed."""
     yield heading("Conformance")
     table = columns(None, None if wide else 90)
     for name, value in facts(report):
@@ -33,7 +33,7 @@ def report_view(report: Report, *, wide: bool, everything: bool = False) -> Iter
             (TIER_TITLES[tier], "bold"), "  ", (verdict.value, STYLES[verdict]), (f"  {tally(report, tier)}", "dim")
         )
         cases = columns(None, None if wide else 44, None if wide else 90)
-        shown = [result for result in report.of_tier(tier) if everything or _matters(result)]
+        shown = [result for result in report.of_tier(tier) if _matters(result)]
         for result in shown:
             cases.add_row(Text(result.outcome.value, style=STYLES[result.outcome]), result.id, _details(result, wide))
         if shown:
@@ -44,9 +44,8 @@ def report_view(report: Report, *, wide: bool, everything: bool = False) -> Iter
 
 
 def _matters(result: CaseResult) -> bool:
-    return result.outcome in (Outcome.FAIL, Outcome.INCONCLUSIVE) or bool(
-        result.figures and result.outcome is Outcome.PASS
-    )
+    says = bool(result.figures or result.why)
+    return result.outcome in (Outcome.FAIL, Outcome.INCONCLUSIVE) or (result.outcome is Outcome.PASS and says)
 
 
 def _details(result: CaseResult, wide: bool) -> Text:

@@ -24,7 +24,7 @@ from optistack.apply.launch import DeploymentSpec
 from optistack.apply.logs import last_line
 from optistack.apply.ports import require_free
 from optistack.apply.processes import boot_id, send
-from optistack.apply.state import Phase, ProcessState, State, read_state, write_state
+from optistack.apply.state import LATE, Phase, ProcessState, State, read_state, write_state
 from optistack.apply.termination import termination_raises
 from optistack.errors import EngineStartError, InputError
 
@@ -233,7 +233,12 @@ def end_error(deployment: Deployment) -> EngineStartError:
     log = logs[0] if len(logs) == 1 else folder.logs_dir if logs else folder.supervisor_log
     when = "" if state.ready_at else " while it was starting"
     what = state.reason if state.phase is Phase.FAILED else f"was stopped{when}. {state.reason}".strip()
-    return EngineStartError(f"{deployment.name}: {what}", fix=f"Log: {log}")
+    fix = f"Log: {log}"
+    if state.phase is Phase.FAILED and not state.ready_at:
+        limits = (one.ready_timeout_s for one in deployment.spec.processes if what.startswith(f"{one.name} {LATE}"))
+        for limit_s in limits:
+            fix = f"If it was still loading, raise serving.ready_timeout_s in the stack, now {limit_s:g}. {fix}"
+    return EngineStartError(f"{deployment.name}: {what}", fix=fix)
 
 
 def _abandon(deployment: Deployment) -> None:

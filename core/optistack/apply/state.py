@@ -18,6 +18,9 @@ from optistack.apply.processes import ProcessId, boot_id
 STOP_TIMEOUT_S = 30.0
 """Between SIGTERM and SIGKILL, where nobody says."""
 
+LATE = "was not ready in time"
+"""In the ``reason`` of a failure, behind the name of the process that missed its ``ready_timeout_s``."""
+
 
 FULL_BYTES = 65_536
 """A disk with less room than this does not take a state file for sure."""

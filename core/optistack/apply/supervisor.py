@@ -33,7 +33,7 @@ from optistack.apply.guardian import COMMIT, command, keeper_environment
 from optistack.apply.launch import DeploymentSpec, ProcessSpec
 from optistack.apply.logs import cap_log, log_size_bytes, read_log
 from optistack.apply.processes import ProcessId, adopt_orphans, descendants, identify, kill_all, send
-from optistack.apply.state import Phase, State, write_state
+from optistack.apply.state import LATE, Phase, State, write_state
 
 # How often new members are recorded: most processes are made while an engine starts.
 WATCH_STARTING_S, WATCH_S = 0.5, 10.0
@@ -134,7 +134,7 @@ class Supervisor:
             await until_ready(process)
         except TimeoutError:
             waited = f"{process.ready_url} did not answer 200 within {process.ready_timeout_s:g} s"
-            self._end(Phase.FAILED, f"{process.name} was not ready in time: {waited}. {self._diagnose(process, None)}")
+            self._end(Phase.FAILED, f"{process.name} {LATE}: {waited}. {self._diagnose(process, None)}")
             return
         self.log_when_ready_bytes[process.name] = log_size_bytes(self.folder, process.name)
         self._record_process(process.name, ready=True)

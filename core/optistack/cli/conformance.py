@@ -125,9 +125,12 @@ def conformance(
         if stack is not None:
             report = _on_stack(options.Choice(stack=stack, backend=backend), settings, allow_degraded, junit, progress)
         else:
-            from optistack_conformance.runner import run_suite
+            from optistack.verify.endpoint import first_answer_of
+            from optistack_conformance.runner import check_cases, check_installed, run_suite
 
-            progress.step(f"Running the cases on {endpoint}")
+            check_installed()
+            check_cases(selection)
+            progress.step(f"Running the cases on {first_answer_of(selection.endpoint)}")
             report = run_suite(selection, junit=junit, progress=progress.detail)
     if html is not None:
         from optistack.files import write_file
@@ -147,6 +150,7 @@ def _option(setting: str) -> str:
 def _record(path: Path, selection: Selection, progress: Progress) -> None:
     import os
 
+    from optistack.verify.endpoint import first_answer_of
     from optistack_conformance.client import Client
     from optistack_conformance.reference import measure_reference, save_reference
     from optistack_conformance.runner import check_installed
@@ -154,7 +158,7 @@ def _record(path: Path, selection: Selection, progress: Progress) -> None:
     check_installed()
     key = os.environ.get(selection.api_key_variable)
     with Client(selection.endpoint, api_key=key, timeout_s=selection.timeout_s) as client:
-        progress.step(f"Measuring {selection.endpoint}")
+        progress.step(f"Measuring {first_answer_of(selection.endpoint)}")
         save_reference(measure_reference(client, selection), path)
     progress.step(f"Wrote {path}")
 

@@ -17,7 +17,7 @@ app = new_app("Make a small checkpoint to try things with, or list those.")
 def fetch(
     name: Annotated[str, typer.Argument(help="Which: `optistack model list` shows them.")],
     engine_python: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--engine-python", metavar="PATH", help="A Python with torch and transformers to make it with."),
     ] = None,
     json: options.Json = False,
@@ -28,9 +28,11 @@ def fetch(
     """
     from optistack.cli import screen
     from optistack.engines.models import fetch_model
+    from optistack.stack.references import resolve_python
 
+    python = None if engine_python is None else Path(resolve_python(engine_python, Path.cwd()))
     with screen.ScreenProgress() as progress:
-        folder = fetch_model(name, python=engine_python, progress=progress)
+        folder = fetch_model(name, python=python, progress=progress)
     if json:
         screen.print_json({"name": name, "folder": str(folder)})
     else:

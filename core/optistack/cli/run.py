@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -159,6 +160,15 @@ def _place_fix(path: str) -> str:
     return f"{variable} puts it elsewhere." if variable else "Check the path and its permissions."
 
 
+def _is_gone() -> bool:
+    """Whether the working directory was removed."""
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def _described(error: Exception, name: str, words: Sequence[str]) -> tuple[int, str, str, dict[str, Any]]:
     """Exit code, sentence, fix, and what else ``--json`` tells."""
     if isinstance(error, PlanRefusedError) and error.rule:
@@ -186,6 +196,8 @@ def _described(error: Exception, name: str, words: Sequence[str]) -> tuple[int, 
             "Make room, or lift the limit (`ulimit -f`).",
             {},
         )
+    if isinstance(error, FileNotFoundError) and error.filename is None and _is_gone():
+        return WRONG_INPUT, "The folder that this command was given in is gone.", "Run it in one that is there.", {}
     if isinstance(error, OSError) and error.filename:
         return WRONG_INPUT, f"{error.filename}: {error.strerror}.", _place_fix(str(error.filename)), {}
     fix = "This is a bug in optistack; --debug shows where."

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 100_000
 """Columns in a pipe: more than any line, so that nothing wraps."""
 
+USUAL_WIDTH = 80
+
 HEARTBEAT_S = 15.0
 """How often a step that takes long says in a pipe where it is."""
 
@@ -24,7 +26,7 @@ def show(*parts: RenderableType) -> None:
     """Print ``parts`` to stdout, one below the other."""
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = _wide_enough(Console(highlight=False))
     if console.is_terminal:
         console.print(*parts, sep="\n")
         return
@@ -108,7 +110,14 @@ def _result_first() -> None:
 def _stderr() -> Console:
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return _wide_enough(Console(stderr=True, highlight=False))
+
+
+def _wide_enough(console: Console) -> Console:
+    """A terminal that says it has no columns (COLUMNS=0, some pseudo-terminals) is printed to all the same."""
+    if console.width < 1:
+        console.width = USUAL_WIDTH
+    return console
 
 
 class ScreenProgress:

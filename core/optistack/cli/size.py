@@ -11,8 +11,7 @@ from optistack.cli.commands import new_app
 
 app = new_app()
 
-MOST_HBM_GB = 1e6
-"""More than any GPU has; a number beyond it is a slip."""
+LARGEST_GB = 1e6
 
 
 @app.command()
@@ -40,7 +39,7 @@ def size(
     from optistack.errors import InputError
     from optistack.plan.size import sizes
 
-    if hbm_gb is not None and not 0 < hbm_gb <= MOST_HBM_GB:
+    if hbm_gb is not None and not 0 < hbm_gb <= LARGEST_GB:
         raise InputError(f"--hbm-gb {hbm_gb:g} is no size of a GPU.", fix="Give it in GB: 180.")
     chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting)
     workbench = open_stack(chosen)

@@ -40,7 +40,9 @@ def prepare() -> bool:
     if type(sys.stdout) is io.TextIOWrapper:
         before = sys.stdout
         encoding, buffered = before.encoding, before.line_buffering
-        errors = "replace" if before.errors == "strict" else before.errors
+        # In the C locale Python's own choice gives back bytes of names, and fails for what ASCII lacks.
+        fails = before.errors == "strict" or (before.errors == "surrogateescape" and not encoding.startswith("utf"))
+        errors = "replace" if fails else before.errors
         sys.stdout = sys.__stdout__ = _Stdout(  # type: ignore[misc]  # as Python does when it starts
             before.detach(), encoding=encoding, errors=errors, line_buffering=buffered
         )

@@ -47,7 +47,7 @@ def verify(
     from optistack.cli.views.rules import refusal
     from optistack.cli.workbench import open_stack
     from optistack.errors import CheckFailedError, InputError
-    from optistack.verify.endpoint import Endpoint
+    from optistack.verify.endpoint import Endpoint, first_answer_of
     from optistack.verify.verify import verify
 
     chosen = options.choice(stack, backend, node, engine_python, engine_version, plugin, no_plugin, setting, engine_arg)
@@ -60,7 +60,7 @@ def verify(
         Endpoint(endpoint, api_key=os.environ.get(api_key_variable)) as client,
         screen.ScreenProgress() as progress,
     ):
-        progress.step("Planning for the engine that is there")
+        progress.step(f"Planning for the engine at {first_answer_of(endpoint)}")
         plan = workbench.for_engine_at(client).plan(allow_degraded=allow_degraded, progress=progress)
         progress.step(f"Checking {endpoint}")
         receipt = verify(plan, client, workbench.host, workbench.backend, log=text)

@@ -31,7 +31,7 @@ class Workbench:
         Raises InputError when nobody answers there, or somebody who is no engine.
         """
         seen = self.backend.observe(endpoint, None).get("engine.version")
-        if (seen is None or seen.value is None) and endpoint.get_json("/v1/models") is None:
+        if (seen is None or seen.value is None) and not endpoint.listed():
             raise InputError(
                 f"What answers at {endpoint.url} is no {self.backend.name}: it says no version and lists no models.",
                 fix="Give the engine's address without a path, like http://127.0.0.1:8000, and its key if it has one.",
@@ -57,8 +57,7 @@ class Workbench:
             told = next((name for name in others if name in names), None)
             if told is not None:
                 return told
-        served = (endpoint.get_json("/v1/models") or {}).get("data") or [{}]
-        owner = str(served[0].get("owned_by", "")) if isinstance(served[0], dict) else ""
+        owner = str(endpoint.listed().get("owned_by", ""))
         return owner if owner in others else None
 
     def plan(self, *, allow_degraded: bool = False, preflight: bool = False, progress: Progress = SILENT) -> Plan:

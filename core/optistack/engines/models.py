@@ -12,7 +12,7 @@ from optistack import paths
 from optistack.engines import smollm2
 from optistack.engines.environment import installed_engines
 from optistack.engines.files import folder_in_one_go, only_one, sha256
-from optistack.engines.guest import GuestError
+from optistack.engines.guest import GuestError, check_python
 from optistack.engines.pip import PipError
 from optistack.engines.progress import SILENT, Progress
 from optistack.engines.workshop import Workshop
@@ -63,6 +63,8 @@ def fetch_model(name: str, *, python: Path | None = None, progress: Progress = S
     home = paths.models_dir() / name
     if is_whole(home, recipe.revision):
         return home
+    if python is not None:
+        check_python(python)
     needed = fetch_model(recipe.needs, python=python, progress=progress) if recipe.needs else None
     with only_one(paths.models_dir() / f".{name}.lock", progress=progress, doing=f"making {name}") as held:
         if not is_whole(home, recipe.revision):

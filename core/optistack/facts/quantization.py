@@ -14,6 +14,7 @@ from optistack.facts.configuration import read_json
 from optistack.facts.model import Quantization
 
 SIDECAR = "hf_quant_config.json"
+_AGAIN = "Download it again."
 
 
 def read_quantization(config: dict[str, Any], config_file: Path) -> Quantization | None:
@@ -48,10 +49,13 @@ def packed_bits(quantization: Quantization | None) -> int:
     """Width of integers packed into 32-bit words, by the metadata; 4 where it does not say."""
     raw = quantization.raw if quantization else {}
     said = [raw.get("bits"), raw.get("w_bit")]
-    for group in (raw.get("config_groups") or {}).values():
-        if isinstance(group, dict) and isinstance(group.get("weights"), dict):
-            said.append(group["weights"].get("num_bits"))
+    said += [group["weights"].get("num_bits") for group in config_groups(raw) if isinstance(group.get("weights"), dict)]
     return next((bits for bits in said if bits in (2, 4, 8)), 4)
+
+
+def config_groups(raw: dict[str, Any]) -> list[dict[str, Any]]:
+    """The groups of compressed-tensors' metadata ``raw``."""
+    return [group for group in (raw.get("config_groups") or {}).values() if isinstance(group, dict)]
 
 
 def _section(config: dict[str, Any]) -> dict[str, Any] | None:
@@ -67,7 +71,7 @@ def _section(config: dict[str, Any]) -> dict[str, Any] | None:
 def _from_sidecar(file: Path) -> Quantization:
     raw = read_json(file).get("quantization")
     if not isinstance(raw, dict) or not raw.get("quant_algo"):
-        raise InputError(f"{file} has no quantization.quant_algo.", fix="Download it again.")
+        raise InputError(f"{file} has no quantization.quant_algo.", fix=_AGAIN)
     return _modelopt(raw)
 
 
@@ -78,6 +82,10 @@ def _from_section(raw: dict[str, Any], file: Path) -> Quantization:
     if method.startswith("modelopt"):
         return _modelopt(raw)
     if method == "compressed-tensors":
+        if not isinstance(raw.get("config_groups") or {}, dict):
+            raise InputError(
+                f"{file} says 'config_groups' is {raw['config_groups']!r}, which is not an object.", fix=_AGAIN
+            )
         return _compressed_tensors(raw)
     if not method:
         raise InputError(
@@ -112,10 +120,10 @@ def _modelopt(raw: dict[str, Any]) -> Quantization:
 
 
 def _compressed_tensors(raw: dict[str, Any]) -> Quantization:
-    groups = [group for group in (raw.get("config_groups") or {}).values() if isinstance(group, dict)]
+    groups = config_groups(raw)
     formats = [str(group.get("format") or raw.get("format") or "") for group in groups]
-    sizes = {group["weights"].get("group_size") for group in groups if isinstance(group.get("weights"), dict)}
-    size = sizes.pop() if len(sizes) == 1 else None
+    sizes = [group["weights"].get("group_size") for group in groups if isinstance(group.get("weights"), dict)]
+    size = sizes[0] if sizes and all(one == sizes[0] for one in sizes) else None
     return Quantization(
         method="compressed-tensors",
         algo=tuple(sorted({word for word in formats if word})),

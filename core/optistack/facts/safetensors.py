@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Set
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from optistack.errors import InputError
 
@@ -58,7 +58,7 @@ class Tensor(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """One file: its tensors, and the bytes that identify it (header and the first data)."""
+    """One file: its tensors, and the bytes that identify it: its header, and of each kind of tensor the first data."""
 
     file: Path
     tensors: dict[str, Tensor]
@@ -73,22 +73,41 @@ def read_shard(file: Path) -> Shard:
             start = stream.read(_LENGTH_BYTES)
             length = _header_length(file, start, size)
             header = stream.read(length)
-            sample = stream.read(_SAMPLE_BYTES)
+            entries = _entries(file, header)
+            tensors = _tensors(file, entries, size - _LENGTH_BYTES - length)
+            samples = _samples(stream, entries, _LENGTH_BYTES + length)
     except FileNotFoundError:
         raise InputError(f"{file} is missing.", fix=_AGAIN) from None
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror or error}.", fix="Check its permissions.") from None
+    return Shard(file, tensors, header + samples)
+
+
+def _entries(file: Path, header: bytes) -> dict[str, Any]:
     try:
         entries = json.loads(header)
     except ValueError:
         raise InputError(f"The header of {file} is not JSON.", fix=_AGAIN) from None
     if not isinstance(entries, dict):
         raise InputError(f"The header of {file} is not a JSON object.", fix=_AGAIN)
-    data_bytes = size - _LENGTH_BYTES - length
-    tensors = {
-        name: _tensor(file, name, entry, data_bytes) for name, entry in entries.items() if name != "__metadata__"
-    }
-    return Shard(file, tensors, header + sample)
+    entries.pop("__metadata__", None)
+    return entries
+
+
+def _tensors(file: Path, entries: dict[str, Any], data_bytes: int) -> dict[str, Tensor]:
+    return {name: _tensor(file, name, entry, data_bytes) for name, entry in entries.items()}
+
+
+def _samples(stream: BinaryIO, entries: dict[str, Any], data_begins: int) -> bytes:
+    """The first data of the last tensor of each kind (``q_proj.weight``): a fine-tune may leave all other kinds as they
+    were, the embedding at the beginning of a file above all."""
+    last = {name[name.rfind(".", 0, name.rfind(".")) + 1 :]: entry for name, entry in entries.items()}
+    parts = []
+    for entry in last.values():
+        begin, end = entry["data_offsets"]
+        stream.seek(data_begins + begin)
+        parts.append(stream.read(min(_SAMPLE_BYTES, end - begin)))
+    return b"".join(parts)
 
 
 def _header_length(file: Path, start: bytes, size: int) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 from optistack.errors import InputError
 from optistack.facts.model import Quantization
 from optistack.facts.precision import FORMATS, Format
+from optistack.facts.quantization import config_groups
 
 _ALIASES = ("", "language_model.", "model.language_model.")
 
@@ -85,8 +86,8 @@ def _rules(quantization: Quantization) -> list[_Rule]:
     if quantization.method == "compressed-tensors":
         return [
             (_targets(group.get("targets") or ["Linear"]), _compressed(group["weights"]))
-            for group in (raw.get("config_groups") or {}).values()
-            if isinstance(group, dict) and isinstance(group.get("weights"), dict)
+            for group in config_groups(raw)
+            if isinstance(group.get("weights"), dict)
         ]
     if quantization.method in ("fp8", "fbgemm_fp8"):
         return [(None, _fp8(raw.get("weight_block_size")))]

@@ -62,6 +62,11 @@ class MemoryBudget(BaseModel):
         return total(self.weights)
 
     @property
+    def loaded_bytes(self) -> int:
+        """All weights on one GPU: the target's and those that plugins charge."""
+        return self.weight_bytes + sum(line.bytes for line in self.charges if line.weights)
+
+    @property
     def taken_bytes(self) -> int:
         """What weights, charges and reserves take of one GPU."""
         return total(self.lines)
@@ -83,7 +88,13 @@ def budget(request: BudgetRequest) -> MemoryBudget:
     capacity = _capacity_bytes(request)
     weights = weight_lines(request.model, placement, even=gross)
     charges = tuple(
-        MemoryLine(label=charge.what, bytes=charge.per_gpu_bytes, why=charge.why, while_serving=charge.while_serving)
+        MemoryLine(
+            label=charge.what,
+            bytes=charge.per_gpu_bytes,
+            why=charge.why,
+            while_serving=charge.while_serving,
+            weights=charge.weights,
+        )
         for charge in request.charges
         if charge.per_gpu_bytes
     )

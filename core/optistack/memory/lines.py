@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class MemoryLine(BaseModel):
-    """``bytes`` taken by ``label`` on one GPU (or of the host), and why; ``while_serving`` as in ``MemoryCharge``."""
+    """``bytes`` taken by ``label`` on one GPU (or of the host), and why; the rest as in ``MemoryCharge``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -14,6 +14,7 @@ class MemoryLine(BaseModel):
     bytes: int
     why: str = ""
     while_serving: bool = False
+    weights: bool = False
 
 
 def total(lines: tuple[MemoryLine, ...]) -> int:

@@ -17,6 +17,7 @@ from optistack.facts.node import NodeFacts, load_node
 from optistack.host import Host, Plugin
 from optistack.launch import Launch
 from optistack.memory import BudgetRequest, MemoryBudget, budget
+from optistack.memory.kv import attention_ranks
 from optistack.plan.core_rules import CORE_RULES
 from optistack.plan.engine import Engine, find_engine
 from optistack.plan.flags import check_launch
@@ -106,11 +107,11 @@ def _droppable(errors: Sequence[Finding], plugins: Sequence[Plugin]) -> list[Dro
 
 
 def _check_heads(model: ModelFacts, spec: StackSpec) -> None:
-    """Raise PlanRefusedError where the attention heads do not divide over the ranks that share them. Every engine
-    refuses that, and a plugin that meets it first would blame its own part."""
+    """Raise PlanRefusedError where the attention heads do not divide over the ranks that share them, InputError where
+    the ranks do not divide. Every engine refuses that, and a plugin that meets it first would blame its own part."""
     tensor, groups = spec.parallel.tensor, spec.parallel.attention_data
     heads = model.attention.heads
-    if tensor % groups or heads % (tensor // groups) == 0:
+    if heads % attention_ranks(tensor, groups) == 0:
         return
     sizes = [str(size * groups) for size in range(1, min(heads, 64) + 1) if heads % size == 0]
     raise PlanRefusedError(

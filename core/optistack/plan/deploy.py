@@ -111,7 +111,7 @@ def check_machine(plan: Plan, here: NodeFacts) -> None:
 def check_weights(plan: Plan) -> None:
     """Raise InputError when the checkpoint is a folder without weights, which an engine notices only after a minute."""
     folder = Path(plan.spec.model.checkpoint)
-    if "dummy" in plan.spec.engine_args:  # --load-format dummy: the engine makes up weights
+    if {"dummy", "--load-format=dummy"} & {*plan.spec.engine_args}:  # the engine makes up weights
         return
     if folder.is_dir() and not any(file.suffix in WEIGHT_FILES for file in folder.iterdir()):
         raise InputError(

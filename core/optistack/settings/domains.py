@@ -21,7 +21,8 @@ class MemoryCharge(BaseModel):
 
     ``per_gpu_bytes`` is fixed on each GPU (already divided by tensor parallelism), ``per_kv_token_bytes`` is charged on
     each GPU for each KV token the pool holds, ``host_bytes`` is host RAM for one replica. ``while_serving`` is memory
-    that is taken after the engine has sized its pool, such as buffers of a forward pass.
+    that is taken after the engine has sized its pool, such as buffers of a forward pass. ``weights`` is a draft's or
+    another model's, which the engine loads and measures with its own.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -31,6 +32,7 @@ class MemoryCharge(BaseModel):
     per_kv_token_bytes: NonNegativeInt = 0
     host_bytes: NonNegativeInt = 0
     while_serving: bool = False
+    weights: bool = False
     why: str = ""
     reference: str = ""
     source: str = ""

@@ -81,7 +81,8 @@ def problems_of(
         if entry["type"] == "extra_forbidden":
             found.append(Problem(place, *_unknown_key(steps, model, whole)))
         elif entry["type"] == "missing":
-            found.append(Problem(place, f"{label} is missing.", _how_to_mend(model, steps, missing=True)))
+            add = f"--set {above[-1]}.{name}=..." if place.startswith("-p ") else str(steps[-1])
+            found.append(Problem(place, f"{label} is missing.", _how_to_mend(model, steps, add=add)))
         else:
             found.append(Problem(place, f"{label} {_must_be(entry)}.", _how_to_mend(model, steps)))
     return found
@@ -151,11 +152,11 @@ def _home_of(key: str, model: type[BaseModel]) -> str:
     return ""
 
 
-def _how_to_mend(model: type[BaseModel], steps: Steps, *, missing: bool = False) -> str:
-    """What to do about the field at ``steps``, and what it means."""
+def _how_to_mend(model: type[BaseModel], steps: Steps, *, add: str = "") -> str:
+    """What to do about the field at ``steps``, and what it means. ``add`` is how to give one that is missing."""
     section = _section(model, steps[:-1])
     info = section.model_fields.get(str(steps[-1])) if section is not None and steps else None
     if info is None or not info.description:
-        return ""
-    do = f"Add {steps[-1]}" if missing else "Change it" if info.is_required() else "Change it or leave it out"
+        return f"Add {add}." if add else ""
+    do = f"Add {add}" if add else "Change it" if info.is_required() else "Change it or leave it out"
     return f"{do}; it means: {info.description}"

@@ -100,7 +100,9 @@ class ServingSection(_Section):
     cuda_graphs: bool | None = Field(None, description="Capture CUDA graphs; the engine's default when not given.")
     reasoning_parser: Text | None = Field(None, description="Splits reasoning from the answer.")
     tool_call_parser: Text | None = Field(None, description="Reads tool calls from the answer.")
-    kv_memory_gib: float | None = Field(None, gt=0, description="Size of the KV pool of each rank; needed on CPU.")
+    kv_memory_gib: float | None = Field(
+        None, gt=0, le=1e6, description="Size of the KV pool of each rank; needed on CPU."
+    )
     dev_endpoints: bool = Field(
         False, description="Open the engine's development endpoints, which prove more. Only on a loopback address."
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from optistack.errors import CheckFailedError, InputError
+from optistack.errors import CheckFailedError, InputError, NoEngineError
 from optistack.verify.metrics import Metrics, parse_metrics
 
 if TYPE_CHECKING:
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
 FACTS_TIMEOUT_S = 30.0
 """For what an engine says of itself, which takes no forward pass; a busy API server may take seconds."""
+
+ENGINES_ADDRESS = "Is this the engine's own address, and is it an engine's?"
+
+
+def first_answer_of(url: str) -> str:
+    """``url`` in the name of a step that begins by asking it: how long one who never answers is waited for."""
+    return f"{url} ({FACTS_TIMEOUT_S:g} s at most for its first answer)"
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,11 @@ class Endpoint:
         import httpx
 
         self.url = url.rstrip("/")
+        if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+            raise InputError(
+                "The API key has characters that no header of HTTP may have.",
+                fix="Is there a line break, or another key's text, in OPTISTACK_API_KEY?",
+            )
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         try:
             self._client = httpx.Client(
@@ -58,6 +70,14 @@ class Endpoint:
             )
         except (httpx.InvalidURL, TypeError) as error:
             raise InputError(f"{url!r} is not a URL: {error}.", fix="Give it like http://127.0.0.1:8000.") from error
+        except (ImportError, ValueError) as error:
+            raise InputError(
+                f"The proxy that the environment names for {url} cannot be used: {str(error).splitlines()[0]}".rstrip(
+                    "."
+                )
+                + ".",
+                fix="Mend HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, or name the host in NO_PROXY.",
+            ) from error
 
     def __enter__(self) -> Endpoint:
         return self
@@ -69,14 +89,21 @@ class Endpoint:
         self._client.close()
 
     def request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
-        """Send a request. Raises InputError when nobody answers at the URL; any HTTP status is returned."""
+        """Send a request. Raises InputError when nobody answers at the URL, or not in time; any HTTP status is
+        returned. ``timeout``, in seconds, overrules the client's own."""
         import httpx
 
+        timeout_s = arguments.setdefault("timeout", self._client.timeout.read)
         try:
             return self._client.request(method, path, **arguments)
         except httpx.UnsupportedProtocol as error:
             raise InputError(f"{self.url!r} is not a URL.", fix="Give it like http://127.0.0.1:8000.") from error
-        except httpx.TransportError as error:
+        except httpx.TimeoutException as error:
+            raise InputError(
+                f"No engine answers at {self.url}{path} within {timeout_s:g} s.",
+                fix=f"{ENGINES_ADDRESS} One that is still loading, or hangs, says so in its log.",
+            ) from error
+        except httpx.RequestError as error:
             raise InputError(
                 f"No engine answers at {self.url}{path}: {type(error).__name__} {error}".rstrip() + ".",
                 fix="Is it up? `optistack status` lists what runs here.",
@@ -84,31 +111,35 @@ class Endpoint:
 
     def get_json(self, path: str) -> dict[str, Any] | None:
         """The JSON object at ``path``; ``None`` when the engine has no such route."""
-        return _object(self.request("GET", path, timeout=FACTS_TIMEOUT_S))
+        return _object(self._facts(path))
 
     def metrics(self) -> Metrics:
         """The metrics page, empty when there is none or what is there are no metrics."""
-        response = self.request("GET", "/metrics")
+        response = self._facts("/metrics")
         try:
             return parse_metrics(response.text if response.status_code == 200 else "")
         except ValueError:
             return Metrics(())
 
+    def listed(self) -> dict[str, Any]:
+        """What the engine's list of models says of the first; empty when it lists none."""
+        return _first_listed(self._facts("/v1/models"))
+
     def model(self) -> str:
-        """The first served model's name. Raises CheckFailedError when the engine lists none."""
-        response = self.request("GET", "/v1/models", timeout=FACTS_TIMEOUT_S)
+        """The first served model's name. Raises NoEngineError when none is listed."""
+        response = self._facts("/v1/models")
         if response.status_code in (401, 403):
             fix = "Put the key into OPTISTACK_API_KEY."
-            raise CheckFailedError(f"{self.url} asks for a key, or for another one ({response.status_code}).", fix=fix)
-        models = (_object(response) or {}).get("data") or []
-        try:
-            return str(models[0]["id"])
-        except (LookupError, TypeError) as error:
+            raise NoEngineError(f"{self.url} asks for a key, or for another one ({response.status_code}).", fix=fix)
+        listed = _first_listed(response)
+        if "id" not in listed:
             bare = self.url.removesuffix("/v1")
-            fix = f"Give {bare}." if bare != self.url else "Is this the engine's own address, and is it an engine's?"
-            raise CheckFailedError(
-                f"{self.url}/v1/models lists no model (status {response.status_code}).", fix=fix
-            ) from error
+            fix = f"Give {bare}." if bare != self.url else ENGINES_ADDRESS
+            raise NoEngineError(f"{self.url}/v1/models lists no model (status {response.status_code}).", fix=fix)
+        return str(listed["id"])
+
+    def _facts(self, path: str) -> httpx.Response:
+        return self.request("GET", path, timeout=min(FACTS_TIMEOUT_S, self._client.timeout.read or FACTS_TIMEOUT_S))
 
     def complete(
         self,
@@ -144,6 +175,12 @@ def _object(response: httpx.Response) -> dict[str, Any] | None:
     except ValueError:
         return None
     return body if isinstance(body, dict) else None
+
+
+def _first_listed(response: httpx.Response) -> dict[str, Any]:
+    models = (_object(response) or {}).get("data")
+    first = models[0] if isinstance(models, list) and models else None
+    return first if isinstance(first, dict) else {}
 
 
 def _completion(response: httpx.Response, url: str) -> Completion:

@@ -141,6 +141,14 @@ class TestCharges:
         bench.parallel = bench.parallel.model_copy(update={"tensor": 4})
         assert self.charge(bench, "draft weights").per_gpu_bytes == 2 * (64 * 192 + layers // 4 + norms)
 
+    def test_each_attention_group_has_a_whole_draft(self, bench: Any) -> None:
+        whole = {charge.what: charge for charge in bench.resolve().charges}
+        bench.parallel = bench.parallel.model_copy(update={"tensor": 4, "attention_data": 4})
+        for what in ("draft weights", "draft KV"):
+            here = self.charge(bench, what)
+            assert here.per_gpu_bytes == whole[what].per_gpu_bytes
+            assert here.per_kv_token_bytes == whole[what].per_kv_token_bytes
+
     @pytest.mark.parametrize(("dtype", "value_bytes"), [("bfloat16", 2), ("fp8_e4m3", 1)])
     def test_its_kv_is_charged_in_its_own_dtype(self, bench: Any, dtype: str, value_bytes: int) -> None:
         bench.others = [KVLayout(dtype=choose("fp8_e4m3"), draft_dtype=choose(dtype))]

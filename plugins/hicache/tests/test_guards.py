@@ -83,6 +83,20 @@ def test_a_folder_is_read_under_one_setting_of_every_field_alone(
     assert key_of(make_bench, one) != key_of(make_bench, other)
 
 
+def test_other_scales_in_a_file_of_the_same_name_are_another_folder(make_bench: Any, tmp_path: Path) -> None:
+    file = tmp_path / "scales.json"
+    bench = make_bench(others=[KVLayout(dtype=choose("fp8_e4m3"), scales_file=choose(str(file)))])
+
+    def folder() -> str:
+        return str(bench.resolve(storage="file", storage_dir="/ssd").tier(3).directory.value)
+
+    elsewhere = folder()
+    file.write_text("1")
+    here = folder()
+    file.write_text("2")
+    assert len({elsewhere, here, folder()}) == 3
+
+
 class TestFolder:
     def test_a_folder_that_can_be_made_is_fine(self, tmp_path: Path) -> None:
         assert trouble(tmp_path / "not" / "yet", None) is None
@@ -191,6 +205,36 @@ class TestRules:
         assert self.rule(bench, "hicache-storage-by-hand", args=args, **options) == "--json-model-override-args"
         assert self.rule(bench, "hicache-storage-by-hand", args=args, storage_tag="rope", **options) is None
         assert self.rule(bench, "hicache-storage-by-hand", args=("--log-level", "info"), **options) is None
+
+    @pytest.mark.parametrize(
+        ("word", "flag"),
+        [
+            ('--hf_overrides={"rope_theta": 1}', "--hf-overrides"),
+            ("--hf-overrides.rope_theta=1", "--hf-overrides"),
+            ("--quantization=fp8", "--quantization"),
+            ("-q=fp8", "--quantization"),
+            ("--load-format=dummy", "--load-format"),
+        ],
+    )
+    def test_every_spelling_of_such_a_flag_needs_a_tag(self, make_bench: Any, word: str, flag: str) -> None:
+        options = {"storage": "file", "storage_dir": "/ssd"}
+        assert self.rule(make_bench(backend="vllm"), "hicache-storage-by-hand", args=(word,), **options) == flag
+
+    def test_weights_that_are_made_up_need_a_tag_and_ways_to_load_the_same_ones_do_not(self, bench: Any) -> None:
+        options = {"storage": "file", "storage_dir": "/ssd"}
+        for word, says in (("dummy", "--load-format"), ("runai_streamer", None)):
+            args = ("--load-format", word)
+            assert self.rule(bench, "hicache-storage-by-hand", args=args, **options) == says
+
+    def test_a_folder_named_by_a_config_alone_is_said(self, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        options = {"storage": "file", "storage_dir": "/ssd"}
+        rule = "hicache-storage-config-alone"
+        assert self.rule(bench, rule, **options) == bench.model.source
+        assert self.rule(bench, rule) is None
+        assert self.rule(bench, rule, storage_tag="rev-2", **options) is None
+        whole = bench.model.model_copy(update={"evidence": "headers"})
+        monkeypatch.setattr(type(bench), "model", whole)
+        assert self.rule(bench, rule, **options) is None
 
     @pytest.mark.parametrize(
         ("mla", "layout", "io_backend", "fires"),

@@ -45,6 +45,8 @@ class FakeEngine:
     publishes_with_a_step: bool = False
     """The page shows what was copied when the engine took its last step, and copying takes longer."""
     page: str = ""
+    neighbour: float = 0.0
+    """What every counter of a second engine on the port has stood at all the time."""
 
     def endpoint(self) -> Endpoint:
         self.page = self.metrics()
@@ -72,7 +74,11 @@ class FakeEngine:
         self.silent_reads -= 1
         if "no-tier" not in self.faults and self.silent_reads < 0:
             rows |= self.sglang() if self.dialect == "sglang" else self.vllm()
-        return "".join(f'{name}{{rank="{rank}"}} {value}\n' for name, value in rows.items() for rank in (0, 1))
+        return "".join(
+            f'{name}{{rank="{rank}"}} {self.neighbour if rank and self.neighbour else value}\n'
+            for name, value in rows.items()
+            for rank in (0, 1)
+        )
 
     def sglang(self) -> dict[str, float]:
         """Counters appear when they first move, as prometheus-client's labelled ones do."""
@@ -128,6 +134,11 @@ def check(make_bench: Any, dialect: str) -> Check:
         return {one.id: one for one in optistack_hicache.optistack_probe(plan=plan, endpoint=fake.endpoint())}
 
     return run
+
+
+def test_a_copy_is_seen_beside_an_engine_that_has_copied_more(check: Check) -> None:
+    assert check(neighbour=1e12)["hicache/host-stores"].status is Status.PASS
+    assert check(neighbour=1e12, faults={"no-copies"})["hicache/host-stores"].status is Status.FAIL
 
 
 def test_copies_are_proven_and_hits_are_not_yet(check: Check) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from pathlib import Path
 
@@ -139,3 +140,45 @@ def test_a_prompt_of_another_form_is_told_which_it_must_have(tmp_path: Path, lin
     file.write_text(f"hello\n{line}\n")
     with pytest.raises(InputError, match=r"Line 2 of .*bad\.jsonl .* Write the line as {\"prompt\": \"\.\.\.\"}"):
         read_prompts(file)
+
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 96,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("model.safetensors", b"\xff" * 7 + b"\x7f{}", "is not a safetensors file"),
+        ("model.safetensors", b"", "too short for a safetensors file"),
+        ("model.safetensors.index.json", b'{"weight_map": 3}', "is no index of safetensors files."),
+        (
+            "config.json",
+            b'{"quantization_config": {"quant_method": "compressed-tensors", "config_groups": 3}}',
+            "says 'config_groups' is 3",
+        ),
+    ],
+)
+def test_damaged_files_are_told_before_the_libraries_are_asked_for(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes, says: str
+) -> None:
+    (source / "config.json").write_text(json.dumps(CONFIG))
+    (source / name).write_bytes(content)
+    assert run(["kv-fp8", "calibrate", str(source), "--out", str(tmp_path / "new")]) == 2
+    said = capsys.readouterr().err
+    assert f"Error: {source / name} " in said and says in said and "Fix: " in said
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_seed_that_torch_does_not_take_is_told(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["kv-fp8", "calibrate", str(source), "--out", str(tmp_path / "new"), "--seed", "99999999999999999999"]
+    assert run(words) == 2
+    assert "--seed" in capsys.readouterr().err

@@ -16,8 +16,6 @@ from optistack.facts.model import ModelFacts
 from optistack.facts.node import NodeFacts, load_node
 from optistack.host import Host
 from optistack.launch import Launch, LaunchArgument
-from optistack.memory import BudgetRequest, EngineReserves, budget
-from optistack.plan.plan import FlagCheck, Plan, PluginUse
 from optistack.resolve import parse_options, resolve
 from optistack.rules import Finding, RuleContext, evaluate
 from optistack.settings.resolved import ResolvedStack
@@ -72,29 +70,6 @@ class World:
             engine=self.engine,
             budget=None,
             launch=launch,
-        )
-
-    def plan(self) -> Plan:
-        context = self.context()
-        sizes = BudgetRequest(
-            model=self.model,
-            node=self.node,
-            tensor_parallel=self.parallel.tensor,
-            kv_dtype="fp8_e4m3",
-            reserves=EngineReserves(absorbed_mla_copies=True),
-        )
-        return Plan(
-            optistack_version="0.1.0",
-            spec=context.spec,
-            plugins=(PluginUse(name="quant-nvfp4", version="0.1.0", options=dict(self.options)),),
-            model=self.model,
-            node=self.node,
-            share=self.node,
-            engine=self.engine,
-            stack=context.stack,
-            budget=budget(sizes),
-            launches=(context.launch,),
-            flag_check=FlagCheck(against="nothing"),
         )
 
     def findings(self) -> dict[str, Finding]:

@@ -22,7 +22,6 @@ def test_it_registers_under_its_entry_point_with_every_hook() -> None:
         "optistack_commands",
         "optistack_conformance",
         "optistack_plugin",
-        "optistack_probe",
         "optistack_quantize_weights",
         "optistack_rules",
     )

@@ -33,6 +33,7 @@ def test_a_run_with_fp8_kv_and_a_draft_shows_it_all(observe: Serve) -> None:
         "kv.scales": "unit",
         "kv.page_size_tokens": 128,
         "budget.kv_tokens": 41_088,
+        "budget.weight_bytes": None,
         "speculation.method": "dflash",
         "speculation.num_draft_tokens": 7,
         "speculation.draft_checkpoint": "/models/smollm2-135m-dflash-untrained",
@@ -145,6 +146,16 @@ def test_a_host_tier_is_proven_by_its_metrics(observe: Serve) -> None:
     assert asked["tiers.2.write_policy"].value == "write_through"
     allocated = observe(FP8, edit=lambda text: text + OFFLOAD + OFFLOAD_INFO)
     assert allocated["tiers.2.capacity_bytes"].proof.startswith("vllm:kv_offload_config_info{")
+
+
+def test_the_host_tiers_of_all_engines_on_a_port_are_one(observe: Serve) -> None:
+    def two(text: str) -> str:
+        line = next(line for line in text.splitlines() if line.startswith("vllm:cache_config_info{"))
+        other = line.replace('engine="0"', 'engine="1"')
+        return text.replace(line, f"{line}\n{other}") + OFFLOAD + OFFLOAD_INFO
+
+    seen = observe(FP8, edit=two)["tiers.2.capacity_bytes"]
+    assert (seen.value, seen.proof.rpartition(" x ")[2]) == (2 * 64 * 2**30, "2 engines")
 
 
 def test_a_storage_tier_is_proven_by_the_configuration(observe: Serve) -> None:

@@ -160,6 +160,13 @@ def test_a_host_tier_alone_is_a_size_in_gib(kimi: ModelFacts, render: Callable[.
     assert "PYTHONHASHSEED" not in launch.env(port=1, folder="")
 
 
+def test_attention_groups_share_the_host_tier(kimi: ModelFacts, render: Callable[..., Launch]) -> None:
+    spec = {"parallel": {"tensor": 4, "attention_data": 4, "expert": 4}}
+    assert render(kimi, HOST, spec=spec).value_of("--kv-offloading-size") == "175.125"
+    transfer = render(kimi, HOST, FILE, spec=spec).value_of("--kv-transfer-config") or ""
+    assert json.loads(transfer)["kv_connector_extra_config"]["cpu_bytes_to_use"] == int(700.5 * 2**30) // 4
+
+
 def test_selective_writes_need_the_connector(kimi: ModelFacts, render: Callable[..., Launch]) -> None:
     launch = render(kimi, HOST, CacheTier(level=2, write_policy="write_through_selective"))
     assert not launch.has("--kv-offloading-size")

@@ -61,11 +61,10 @@ class Evidence:
 def read_evidence(endpoint: Endpoint, log: str | None) -> Evidence:
     info = endpoint.get_json("/server_info?config_format=json") or {}
     config = info.get("vllm_config")
-    models = (endpoint.get_json("/v1/models") or {}).get("data") or [{}]
     return Evidence(
         metrics=endpoint.metrics(),
         config=config if isinstance(config, dict) else None,
-        models=models[0] if isinstance(models[0], dict) else {},
+        models=endpoint.listed(),
         version=(endpoint.get_json("/version") or {}).get("version"),
         log=EngineLog(log) if log else None,
     )

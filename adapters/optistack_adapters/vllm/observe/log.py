@@ -18,6 +18,7 @@ _ATTENTION = (
 _MLA_PREFILL = re.compile(r"Using (?P<name>[A-Z][A-Z0-9_]+) MLA prefill backend\.")
 _MOE = re.compile(r"Using '?(?P<name>[A-Za-z0-9_]+)'? (?P<format>[A-Za-z0-9]+) MoE backend")
 _UNIT_SCALES = re.compile(r"Using KV cache scaling factor 1\.0 for \w+")
+_LOADED = re.compile(r"Model loading took (?P<gib>-?[\d.]+) GiB(?: memory)? and ")  # 0.26 has both
 _CONNECTOR = re.compile(r"Creating v1 connector with name: (?P<name>\w+)")
 
 
@@ -82,6 +83,10 @@ class EngineLog:
         """The line that says that the checkpoint has no KV scales."""
         match = self._last(_UNIT_SCALES)
         return match.group() if match else None
+
+    def loaded_gib(self) -> list[str]:
+        """What loading took of a GPU, as each rank that logs it says."""
+        return [match["gib"] for line in self._lines if (match := _LOADED.search(line))]
 
     def connectors(self) -> list[str]:
         return [match["name"] for line in self._lines if (match := _CONNECTOR.search(line))]

@@ -73,18 +73,23 @@ def _host(evidence: Evidence, connectors: dict[str, dict[str, Any]], offloads: b
 
 
 def _capacity(evidence: Evidence, connectors: dict[str, dict[str, Any]]) -> Observed | None:
-    """What was allocated (0.33), else what was asked for."""
+    """What was allocated (0.33), else what was asked for: of each engine of the server (one for each attention group),
+    times their number."""
+    engines = max(1, len(evidence.metrics.find(CACHE_INFO)))
+    times = f" x {engines} engines" if engines > 1 else ""
     size = evidence.metrics.label(OFFLOAD_INFO, "cpu_kv_cache_size_bytes")
     if size is not None and size.isdigit():
-        return Observed(value=int(size), proof=f'{OFFLOAD_INFO}{{cpu_kv_cache_size_bytes="{size}"}}')
+        return Observed(value=int(size) * engines, proof=f'{OFFLOAD_INFO}{{cpu_kv_cache_size_bytes="{size}"}}{times}')
     asked = connectors.get("OffloadingConnector", {}).get("cpu_bytes_to_use")
     if isinstance(asked, int | float):
         proof = f"/server_info kv_transfer_config.kv_connector_extra_config.cpu_bytes_to_use = {asked:.0f}"
-        return Observed(value=int(asked), proof=proof)
+        return Observed(value=int(asked) * engines, proof=proof + times)
     gib = evidence.label("kv_offloading_size")
     if gib is None:
         return Observed(value=None, proof=f"{CACHE_INFO} has no kv_offloading_size; only /server_info says it")
-    return Observed(value=int(float(gib) * GIB), proof=f'{CACHE_INFO}{{kv_offloading_size="{gib}"}}, in GiB')
+    return Observed(
+        value=int(float(gib) * GIB) * engines, proof=f'{CACHE_INFO}{{kv_offloading_size="{gib}"}}, in GiB{times}'
+    )
 
 
 def _policy(evidence: Evidence) -> Observed:

@@ -17,13 +17,11 @@ OUTCOMES = {Status.PASS: Outcome.PASS, Status.FAIL: Outcome.FAIL, Status.UNPROVE
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     selection = metafunc.config.stash.get(SELECTION, None)
     cases: list[ConformanceCase] = []
-    if selection is not None and selection.plugins:
-        from optistack.host import Host
+    if selection is not None:
+        from optistack_conformance.runner import plugin_cases
 
-        host = Host.from_environment()
-        for name in selection.plugins:
-            cases += host.call_many(host.get(name), "optistack_conformance", ConformanceCase)
-        cases = [case for case in cases if case.tier in selection.chosen_tiers]
+        brought = (case for of_plugin in plugin_cases(selection).values() for case in of_plugin)
+        cases = [case for case in brought if case.tier in selection.chosen_tiers]
     metafunc.parametrize("case", cases, ids=[case.id for case in cases])
 
 

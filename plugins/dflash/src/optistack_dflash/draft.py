@@ -81,7 +81,7 @@ def read_draft(facts: ModelFacts) -> Draft:
 def check_fit(draft: Draft, target: ModelFacts, *, tensor: int, backend: str) -> None:
     """Raise PlanRefusedError, naming draft and target and every reason, when ``draft`` cannot draft for ``target``.
 
-    ``tensor`` is the tensor-parallel size that both share.
+    ``tensor`` is how many GPUs the draft is divided over.
     """
     reasons = list(_misfits(draft, target, tensor, backend))
     if reasons:

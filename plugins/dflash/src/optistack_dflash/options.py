@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class DFlashOptions(BaseModel):
     """Options of the plugin. Only ``draft`` is required; the rest is decided from the draft and the engine."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     draft: str = Field(
         min_length=1,

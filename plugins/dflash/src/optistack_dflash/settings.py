@@ -10,7 +10,7 @@ from optistack.settings import Serving, Speculation, Value, choose, constrain, s
 from optistack.versions import at_least
 from optistack_dflash.draft import Draft, check_fit, read_draft
 from optistack_dflash.options import DFlashOptions
-from optistack_dflash.sizing import charges
+from optistack_dflash.sizing import charges, ranks_of
 
 SGLANG_DRAFT_BACKENDS = ("flashinfer", "fa3", "fa4", "triton", "trtllm_mha")
 """Attention kernels that SGLang's DFlash draft runs on NVIDIA; another word is replaced with a warning only
@@ -31,7 +31,7 @@ def decide(ctx: PlanContext) -> Speculation:
     """
     options: DFlashOptions = ctx.options
     draft = read_draft(ctx.load_model(options.draft, options.draft_config))
-    check_fit(draft, ctx.model, tensor=ctx.parallel.tensor, backend=ctx.engine.backend)
+    check_fit(draft, ctx.model, tensor=ranks_of(ctx), backend=ctx.engine.backend)
     tokens = _num_draft_tokens(draft, options)
     return Speculation(
         method=choose("dflash", why="the draft is a DFlash draft", reference="https://github.com/z-lab/dflash"),

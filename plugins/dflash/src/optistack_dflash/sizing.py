@@ -1,9 +1,13 @@
-"""What a draft costs in device memory: weights, its own KV, and the target's hidden states that it reads."""
+"""What a draft costs in device memory: weights, its own KV, and the target's hidden states that it reads.
+
+With attention groups each of them has a whole draft, divided over its own GPUs (sglang 0.5.23
+speculative/dflash_worker_v2.py:418; in vLLM a group is an engine of its own).
+"""
 
 from __future__ import annotations
 
 from optistack.context import PlanContext
-from optistack.memory.kv import bytes_per_token
+from optistack.memory.kv import attention_ranks, bytes_per_token
 from optistack.memory.weights import Placement, weight_bytes
 from optistack.settings import MemoryCharge
 from optistack_dflash.draft import Draft
@@ -22,25 +26,31 @@ def draft_kv_dtype(ctx: PlanContext, draft: Draft) -> str:
     return ctx.so_far.kv.draft_dtype.value or ctx.so_far.kv.dtype.value or draft.facts.dtype
 
 
+def ranks_of(ctx: PlanContext) -> int:
+    """GPUs that a draft is divided over."""
+    return attention_ranks(ctx.parallel.tensor, ctx.parallel.attention_data)
+
+
 def _weights(ctx: PlanContext, draft: Draft) -> MemoryCharge:
-    tensor = ctx.parallel.tensor
+    ranks = ranks_of(ctx)
     whole = sum(part.bytes for part in draft.facts.components if part.replicated)
     return MemoryCharge(
         what="draft weights",
-        per_gpu_bytes=weight_bytes(draft.facts, Placement(tensor_parallel=tensor)),
+        per_gpu_bytes=weight_bytes(draft.facts, Placement(tensor_parallel=ranks)),
+        weights=True,
         why=f"{draft.facts.weight_bytes / 1e9:.2f} GB; {whole / 1e9:.2f} GB of it, the projection of the captured "
-        f"states and the norms, is whole on each of {tensor} ranks",
+        f"states and the norms, is whole on each of {ranks} ranks",
         reference=str(draft.facts.config_file),
     )
 
 
 def _kv(ctx: PlanContext, draft: Draft) -> MemoryCharge:
     dtype = draft_kv_dtype(ctx, draft)
-    attention, tensor = draft.facts.attention, ctx.parallel.tensor
+    attention, ranks = draft.facts.attention, ranks_of(ctx)
     return MemoryCharge(
         what="draft KV",
-        per_kv_token_bytes=bytes_per_token(draft.facts, dtype, tensor),
-        why=f"{draft.facts.layers} layers of {attention.kv_heads} KV heads over {tensor} ranks in {dtype}; the draft's "
+        per_kv_token_bytes=bytes_per_token(draft.facts, dtype, ranks),
+        why=f"{draft.facts.layers} layers of {attention.kv_heads} KV heads over {ranks} ranks in {dtype}; the draft's "
         "pool has a slot for every token of the target's, window or not",
         reference="sglang 0.5.23 mem_cache/draft_kv_budget.py",
     )

@@ -41,6 +41,10 @@ def test_only_a_better_drafter_takes_the_place_of_the_old_one(
     assert (served / "model.safetensors").read_bytes() == (made / "model.safetensors").read_bytes()
     assert (old / "model.safetensors").read_bytes() == before
 
+    again = swap_if_better(served, made, target, corpus, gain=0.0, keep=old)
+    assert again == gate
+    assert (old / "model.safetensors").read_bytes() == before
+
 
 def test_the_command_keeps_the_old_drafter_and_says_so_when_nothing_was_gained(
     target: Any, answers: list[Recorded], checkpoint: Path, shape: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -61,6 +61,27 @@ def test_a_training_that_was_broken_off_ends_as_if_it_had_not_been(train: Any, m
         assert torch.equal(value, weights(again.out)[name]), name
 
 
+@pytest.mark.parametrize("changed", [{"block_size": 5}, {"captured_layers": (0, 3)}, {"mask_token_id": 62}])
+def test_a_training_does_not_go_on_with_other_blocks(train: Any, changed: dict[str, Any]) -> None:
+    trainer = train(steps=4)
+    trainer.run()
+    more = train(steps=8)
+    more.drafter.shape = replace(more.drafter.shape, **changed)
+    with pytest.raises(InputError, match=f"another {next(iter(changed))}"):
+        more.resume()
+
+
+def test_a_drafter_without_its_training_is_not_written_over(train: Any) -> None:
+    trainer = train(steps=4)
+    trainer.run()
+    (trainer.out / "training" / "state.pt").write_bytes(b"no state")
+    with pytest.raises(InputError, match="cannot be resumed"):
+        train().resume()
+    (trainer.out / "training" / "state.pt").unlink()
+    with pytest.raises(InputError, match="holds a drafter and nothing to go on from"):
+        train().resume()
+
+
 def test_accumulated_micro_batches_train_too(train: Any) -> None:
     trainer = train(accumulate=3, steps=4)
     before = {name: value.clone() for name, value in trainer.drafter.state_dict().items()}

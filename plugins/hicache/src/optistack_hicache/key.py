@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from pathlib import Path
 
 from optistack.context import PlanContext
 from optistack.errors import InputError
@@ -25,7 +26,7 @@ def storage_key(ctx: PlanContext, layout: str | None) -> str:
         "model": ctx.model.fingerprint,
         "quantization": ctx.so_far.quantization.engine_quantization.value,
         "kv_dtype": dtype,
-        "kv_scales": [kv.scales.value, kv.scales_file.value],
+        "kv_scales": [kv.scales.value, _content(kv.scales_file.value)],
         "page_size_tokens": kv.page_size_tokens.value,
         "layout": layout,
         # vLLM lays KV out as its attention kernels want it, and its own folder names do not say how.
@@ -43,6 +44,14 @@ def storage_key(ctx: PlanContext, layout: str | None) -> str:
         f"{name or 'model'}-{dtype}-p{page}-{layout or 'own'}-tp{parallel.tensor}-"
         f"{ctx.engine.backend}{ctx.engine.version}-{digest}"
     )
+
+
+def _content(file: str | None) -> str | None:
+    """A hash of what ``file`` holds where it is on this machine, else its name."""
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file is not None else None
+    except OSError:
+        return file
 
 
 def _draft_identity(ctx: PlanContext) -> str | None:

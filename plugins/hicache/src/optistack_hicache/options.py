@@ -10,10 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field
 class HiCacheOptions(BaseModel):
     """Options of the plugin. Without any, the host tier is sized from the node's RAM and there is no storage."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     host_gib: float | None = Field(
-        None, gt=0, description="Host RAM for the tier of one replica, over all of its ranks, a draft's KV included."
+        None,
+        gt=0,
+        le=1e6,
+        description="Host RAM for the tier of one replica, over all of its ranks, a draft's KV included.",
     )
     host_fraction: float | None = Field(
         None,
@@ -48,7 +51,7 @@ class HiCacheOptions(BaseModel):
         min_length=1,
         description="A word that goes into the name of that folder, for what changes the bytes and is not seen here.",
     )
-    storage_quota_gib: float | None = Field(None, gt=0, description="Size that the storage tier may reach.")
+    storage_quota_gib: float | None = Field(None, gt=0, le=1e6, description="Size that the storage tier may reach.")
     storage_config: dict[str, Any] = Field(
         default_factory=dict, description="Further settings of the storage backend, in its own words."
     )

@@ -14,6 +14,8 @@ UNSEEN_FLAGS = (
     "--hf-overrides",
     "--dtype",
     "--revision",
+    "--quantization",
+    "--load-format",
     "--quantization-param-path",
     "--calculate-kv-scales",
     "--kv-cache-dtype-skip-layers",
@@ -22,6 +24,8 @@ UNSEEN_FLAGS = (
     "--block-size",
 )
 """Flags that change KV bytes or how they lie; given by hand, nothing in the stack knows of them."""
+
+SHORT_FLAGS = {"-q": "--quantization"}
 
 
 def _folder(context: RuleContext) -> str | None:
@@ -62,8 +66,25 @@ def _by_hand(context: RuleContext) -> str | None:
     options = context.spec.plugins.get("hicache") or {}
     if tier is None or options.get("storage_tag"):
         return None
-    words = [word.partition("=")[0] for word in context.spec.engine_args]
-    return " and ".join(dict.fromkeys(word for word in words if word in UNSEEN_FLAGS)) or None
+    words = context.spec.engine_args
+    flags = [_spelled_out(word) for word in words]
+    if not any(word.rpartition("=")[2] == "dummy" for word in words):  # other formats load the same weights
+        flags = [flag for flag in flags if flag != "--load-format"]
+    return " and ".join(dict.fromkeys(flag for flag in flags if flag in UNSEEN_FLAGS)) or None
+
+
+def _spelled_out(word: str) -> str:
+    """The flag of ``word`` as its engine's help has it. vLLM also takes ``--hf_overrides`` and
+    ``--hf-overrides.rope_theta``; abbreviations are refused where the engine's flags are known."""
+    flag = word.partition("=")[0].partition(".")[0]
+    return SHORT_FLAGS.get(flag, flag.replace("_", "-"))
+
+
+def _config_alone(context: RuleContext) -> str | None:
+    options = context.spec.plugins.get("hicache") or {}
+    if context.stack.tier(3) is None or context.model.evidence == "headers" or options.get("storage_tag"):
+        return None
+    return context.model.source
 
 
 GUARDS = (
@@ -102,6 +123,15 @@ GUARDS = (
         fix="Give the option storage_tag a word for it, or set it through the stack file.",
         upstream="sglang 0.5.23 mem_cache/hicache_storage.py:762, vllm 0.33 v1/kv_offload/file_mapper.py",
         evidence=Evidence.OBSERVED,
+    ),
+    Rule(
+        id="hicache-storage-config-alone",
+        severity=Severity.NOTE,
+        fires=_config_alone,
+        message="The weights of {detail} are not here, so the storage folder is named by their config alone: other "
+        "weights of that shape and name, a later revision for one, would read the same files.",
+        fix="Plan beside the weights, or give storage_tag a word for them, such as the revision.",
+        upstream="sglang 0.5.23 mem_cache/hicache_storage.py:762, vllm 0.33 v1/kv_offload/file_mapper.py",
     ),
     Rule(
         id="hicache-storage-damage",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 app = new_app("Calibrate FP8 KV.")
 METHODS = ("amax", "percentile", "mse")
+LARGEST_SEED = 2**63 - 1
 
 
 @app.callback()
@@ -38,7 +39,7 @@ def calibrate(
     prompts: Annotated[Path | None, typer.Option(metavar="FILE", help="A prompt a line, or JSON lines.")] = None,
     new_tokens: Annotated[int, typer.Option(min=1, help="Tokens that the model writes to each prompt.")] = 128,
     ranks: Annotated[int, typer.Option(min=1, help="Tensor-parallel ranks that SGLang's file is for.")] = 1,
-    seed: Annotated[int, typer.Option(help="Of what the model writes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Of what the model writes.")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N. Default: cuda where there is one.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -58,6 +59,7 @@ def calibrate(
         raise InputError(f"{checkpoint} is no checkpoint's folder.", fix="Give a folder with a config.json.")
     check_out(folder, out)
     check_runnable(folder, checkpoint)
+    facts = load_model(str(folder))
     _need_calibration()
     where = _device(device)
     import json as json_module
@@ -70,7 +72,7 @@ def calibrate(
     with_kv_scheme(json_module.loads((folder / "config.json").read_text(encoding="utf-8")), per_head=per_head)
     files = tensor_files(folder)
     check_unscaled(files)
-    check_counts(load_model(str(folder)), new_tokens=new_tokens, ranks=ranks)
+    check_counts(facts, new_tokens=new_tokens, ranks=ranks)
 
     def progress(done: int) -> None:
         print(f"{done} of {len(texts)} prompts", file=sys.stderr, flush=True)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class Options(BaseModel):
     """``plugins: {kv-fp8: {...}}``. None of them is needed."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     dtype: Literal["fp8_e4m3", "fp8_e5m2"] = Field(
         "fp8_e4m3",

@@ -1,4 +1,4 @@
-"""NVFP4 weights: recognised in the checkpoint, run by the kernels that suit the GPU, proven by the bytes they take."""
+"""NVFP4 weights: recognised in the checkpoint, run by the kernels that suit the GPU."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from optistack.cases import ConformanceCase
     from optistack.context import PlanContext
-    from optistack.plan.plan import Plan
-    from optistack.verify.endpoint import Endpoint
-    from optistack.verify.receipt import CheckResult
 
 __version__ = "0.1.0"
 
@@ -46,13 +43,6 @@ def optistack_rules() -> Sequence[Rule]:
     from optistack_quant_nvfp4.rules import RULES
 
     return RULES
-
-
-@hookimpl
-def optistack_probe(plan: Plan, endpoint: Endpoint) -> Sequence[CheckResult]:
-    from optistack_quant_nvfp4.probe import probe
-
-    return [probe(plan, endpoint)]
 
 
 @hookimpl

@@ -12,7 +12,7 @@ Scope = Literal["any", "routed-experts", "all-experts", "linear"]
 class Options(BaseModel):
     """``plugins: {quant-nvfp4: {...}}``. None of them is needed."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     scope: Scope = Field(
         "any",

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from optistack.cli.run import run as command
+from optistack.errors import InputError
+from optistack_quant_nvfp4.commands.convert import planned
 from optistack_quant_nvfp4.convert.input_scales import SAME_INPUT, STAND_IN
-from optistack_quant_nvfp4.convert.plan import Plan
+from optistack_quant_nvfp4.convert.job import MARGIN_BYTES, Job
 from optistack_quant_nvfp4.convert.results import RECIPE
 
 Make = Callable[..., Path]
-Planned = Callable[..., Plan]
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
@@ -64,6 +66,22 @@ def test_too_little_space_is_known_before_anything_is_written(
     assert run("convert", str(folder), str(folder.parent / "new"), "--scope", "linear", "--dry-run") == 2
     assert "GiB are needed" in capsys.readouterr().err
     assert {one.name for one in folder.parent.iterdir()} == {folder.name}
+
+
+def test_files_that_were_begun_before_have_their_space_already(
+    tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(tiny("bf16"), ["linear"], [], None, "amax", None, weight_only=True, rest="keep")
+    job = Job(plan, tmp_path / "new")
+    usage = type("Usage", (), {"free": MARGIN_BYTES + 1000})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    with pytest.raises(InputError, match="GiB are needed"):
+        job.check_space(0)
+    job.checkpoint.mkdir(parents=True)
+    for file in plan.files:
+        descriptor, _ = job.begin(file)
+        os.close(descriptor)
+    job.check_space(0)
 
 
 def test_a_dry_run_shows_bytes_before_and_after_and_writes_nothing(

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from optistack.facts.node import GIB
+
 
 def test_everything_of_the_reference_deployment_is_proven_from_endpoints_and_log(engine: Any) -> None:
     assert engine.values() == {
         "engine.version": "0.5.23",
         "budget.kv_tokens": 601280,
+        "budget.weight_bytes": round(143.3 * GIB),
         "kv.dtype": "fp8_e4m3",
         "kv.draft_dtype": "bfloat16",
         "kv.page_size_tokens": 64,

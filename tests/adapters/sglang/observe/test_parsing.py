@@ -11,6 +11,7 @@ from optistack.verify.metrics import Metrics
 from optistack_adapters.sglang.log import read_log
 from optistack_adapters.sglang.server_info import read_server_info
 from optistack_adapters.sglang.tier_proofs import read_tiers
+from optistack_adapters.sglang.weight_memory import read_weight_memory
 from optistack_adapters.sglang.words import kv_dtype, kv_word
 
 FIELDS = (
@@ -23,6 +24,8 @@ FIELDS = (
     "enable_dp_attention",
     "tp_size",
     "internal_states",
+    "memory_usage",
+    "weight",
     "cuda_graph_config",
     "device",
     "speculative_algorithm",
@@ -41,7 +44,7 @@ FIELDS = (
 
 scalars = st.sampled_from([None, True, False, -1, 0, 1, 64, 0.5, "", "auto", "cuda", "DFLASH", "fp8_e4m3", "file"])
 anything = scalars | st.lists(scalars, max_size=2) | st.dictionaries(st.sampled_from(FIELDS), scalars, max_size=2)
-nested = anything | st.lists(anything, max_size=2)
+nested = anything | st.lists(anything | st.dictionaries(st.just("memory_usage"), anything), max_size=2)
 infos = st.dictionaries(st.sampled_from(FIELDS), nested)
 patient = settings(deadline=None)  # other work on the machine is no failure
 
@@ -51,6 +54,7 @@ lines = st.sampled_from(
         f"{START}KV Cache is allocated. dtype: torch.bfloat16, #tokens: 1, KV size: 1 GB",
         f"{START}Memory pool end. avail mem=1.00 GB",
         f"{START}Load weight end. elapsed=1 s, type=A, quant=fp8, avail mem=1 GB",
+        f"{START}Load weight end. elapsed=1 s, type=A, avail mem=1.00 GB, mem usage=-0.50 GB.",
         f"{START}Tree cache initialized: source=a hicache_attached=False",
         f"{START}Allocating kv hierarchical KV host pool: 5 tokens, 1.50 GB host memory.",
         START,
@@ -72,6 +76,8 @@ def test_any_information_can_be_read(info: dict[str, Any]) -> None:
 def test_any_information_beside_any_log_can_be_read(info: dict[str, Any], log: str) -> None:
     for path, observed in read_tiers(info, read_log(log), Metrics(())).items():
         assert path.startswith("tiers.")
+        assert observed.proof
+    for observed in read_weight_memory(info, read_log(log), Metrics(())).values():
         assert observed.proof
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -106,19 +107,32 @@ class Trainer:
         return acceptance
 
     def resume(self) -> bool:
-        """Go on from ``out``; False when nothing was kept there. InputError when it was trained by another recipe."""
+        """Go on from ``out``; False when nothing was kept there. Another recipe takes over where the last one stood.
+
+        InputError when there is a drafter alone, one of another shape, or what cannot be read."""
+        shape = self.drafter.shape.fields()
         if not self._file.is_file():
+            if (self.out / "config.json").exists():
+                raise InputError(
+                    f"{self.out} holds a drafter and nothing to go on from.",
+                    fix="Give another folder; dflash finetune trains a drafter further.",
+                )
             return False
         try:
             # To the CPU, where AdamW keeps its count of steps: it reads the count of each weight in every step.
             kept = torch.load(self._file, map_location="cpu", weights_only=True)
+            # Blocks of another size or other layers to read fit into the same tensors.
+            differs = [key for key, value in kept.get("shape", shape).items() if shape[key] != value]
+            if differs:
+                raise ValueError(f"it was trained with another {differs[0]}")
             self.drafter.load_state_dict(kept["drafter"])
             self._optimizer.load_state_dict(kept["optimizer"])
             self._dice.set_state(kept["dice"])
             self.state = State(**kept["state"])
-        except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
+        except (OSError, EOFError, UnpicklingError, RuntimeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"Training cannot be resumed from {self._file}: {error}.", fix="Delete it to begin anew."
+                f"Training cannot be resumed from {self._file}: {error}.",
+                fix="Give the options that it was begun with, or another folder.",
             ) from error
         return True
 
@@ -215,6 +229,7 @@ class Trainer:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         content = io.BytesIO()
         kept = {
+            "shape": self.drafter.shape.fields(),
             "drafter": self.drafter.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "dice": self._dice.get_state(),

@@ -95,7 +95,9 @@ class Job:
         """InputError when the disk lacks room for what is still to be written."""
         finished = sum(file.size for file in self._plan.files if self.finished(file) is not None)
         needed = self._plan.tensor_bytes + other_bytes - finished + MARGIN_BYTES
-        free = shutil.disk_usage(self.destination.parent).free
+        # What a run before had begun has its space already, and is written anew in it.
+        begun = sum(part.stat().st_blocks * 512 for part in self.checkpoint.glob(".*.part"))
+        free = shutil.disk_usage(self.destination.parent).free + begun
         if needed > free:
             raise InputError(
                 f"{self.destination.parent} has {free / 2**30:.2f} GiB free and {needed / 2**30:.2f} GiB are needed.",
