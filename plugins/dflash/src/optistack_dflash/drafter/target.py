@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -103,12 +104,17 @@ class Target:
 
         hooks = [self.model.base_model.layers[layer].register_forward_hook(keep(layer)) for layer in captured_layers]
         try:
-            cache = _keeping_nothing(self.model.config)
-            last = self.model.base_model(input_ids=tokens, past_key_values=cache).last_hidden_state
+            cache = {self._cache_word: _keeping_nothing(self.model.config)}
+            last = self.model.base_model(input_ids=tokens, **cache).last_hidden_state
         finally:
             for hook in hooks:
                 hook.remove()
         return torch.cat([kept[layer] for layer in captured_layers], dim=-1), last
+
+    @property
+    def _cache_word(self) -> str:
+        """transformers 5.24 calls ``past_key_values`` ``cache``, and 5.40 takes the old word no more."""
+        return "cache" if "cache" in signature(self.model.base_model.forward).parameters else "past_key_values"
 
     def unused_token(self) -> int:
         """A token for the masked places: the last special one that no text or template needs, else the last of all."""
@@ -126,12 +132,13 @@ class Target:
     @torch.no_grad()
     def greedy(self, prompt: list[int], max_tokens: int, stop: set[int]) -> list[int]:
         """The greedy answer to ``prompt``, a stop token included."""
+        from transformers import DynamicCache
+
         tokens = torch.tensor([prompt], device=self.device)
         answer: list[int] = []
-        cache = None
+        cache = {self._cache_word: DynamicCache(config=self.model.config)}
         while len(answer) < max_tokens and not (answer and answer[-1] in stop):
-            out = self.model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            cache = out.past_key_values
+            out = self.model(input_ids=tokens, use_cache=True, logits_to_keep=1, **cache)
             answer.append(int(out.logits[0, -1].argmax()))
             tokens = torch.tensor([[answer[-1]]], device=self.device)
         return answer
