@@ -55,7 +55,7 @@ class ChatTemplate:
                 f"The chat template of {self.folder} is none: line {error.lineno}, {error.message}",
                 fix="Leave the checkpoint out, or mend the template.",
             ) from error
-        assert self._tokenizer is not None
+        self._tokenizer.get_vocab_size()  # loads it
 
     @property
     def hash(self) -> str:

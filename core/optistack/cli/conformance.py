@@ -136,7 +136,7 @@ def conformance(
         from optistack.files import write_file
         from optistack_conformance.reports.html import html_page
 
-        write_file(html, html_page(report), mode=0o644)
+        write_file(html, html_page(report))
     _show(report, json)
     raise typer.Exit(report.exit_code)
 

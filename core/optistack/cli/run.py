@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import errno
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -163,7 +162,7 @@ def _place_fix(path: str) -> str:
 def _is_gone() -> bool:
     """Whether the working directory was removed."""
     try:
-        os.getcwd()  # noqa: PTH109
+        Path.cwd()
     except FileNotFoundError:
         return True
     return False

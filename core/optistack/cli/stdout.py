@@ -34,7 +34,7 @@ def prepare() -> bool:
     A character that its encoding lacks is printed as a replacement.
     """
     if sys.stderr is None:  # print() would take stdout instead
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # open until the program ends
     if sys.stdout is None:
         return False
     if type(sys.stdout) is io.TextIOWrapper:

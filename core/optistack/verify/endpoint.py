@@ -71,11 +71,9 @@ class Endpoint:
         except (httpx.InvalidURL, TypeError) as error:
             raise InputError(f"{url!r} is not a URL: {error}.", fix="Give it like http://127.0.0.1:8000.") from error
         except (ImportError, ValueError) as error:
+            reason = str(error).splitlines()[0].rstrip(".")
             raise InputError(
-                f"The proxy that the environment names for {url} cannot be used: {str(error).splitlines()[0]}".rstrip(
-                    "."
-                )
-                + ".",
+                f"The proxy that the environment names for {url} cannot be used: {reason}.",
                 fix="Mend HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, or name the host in NO_PROXY.",
             ) from error
 
