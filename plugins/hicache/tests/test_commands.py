@@ -86,6 +86,18 @@ def test_gc_in_words(hicache: Command, tier: Path) -> None:
     assert (code, out.splitlines()) == (0, ["5 files removed, 28.00 KiB", "0 files kept, 0 B"])
 
 
+@pytest.mark.parametrize("size", ["1.5", "1", "400", "8191"])
+def test_gc_takes_a_quota_below_one_file_for_a_forgotten_unit(hicache: Command, tier: Path, size: str) -> None:
+    code, out, error = hicache("gc", tier, "--max-bytes", size)
+    assert (code, out) == (2, "")
+    assert "GiB" in error
+    assert as_json(hicache, "du", tier)["files"] == 5
+
+
+def test_gc_takes_bytes_without_a_unit(hicache: Command, tier: Path) -> None:
+    assert as_json(hicache, "gc", tier, "--max-bytes", "20480")["kept_bytes"] == 16384
+
+
 def test_verify_fails_while_damage_stays(hicache: Command, tier: Path) -> None:
     put(sglang_file(tier / KEY, 17), 99)
     code, out, error = hicache("verify", tier)

@@ -103,6 +103,12 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         parse_bytes(text)
 
 
+@pytest.mark.parametrize("text", ["1.5", "400.0", "1.5B"])
+def test_a_part_of_a_byte_is_a_forgotten_unit(text: str) -> None:
+    with pytest.raises(InputError, match="has no unit"):
+        parse_bytes(text)
+
+
 def test_ages() -> None:
     assert (parse_age_s("30m"), parse_age_s("2w")) == (1800, 1_209_600)
     with pytest.raises(InputError, match="is no age"):

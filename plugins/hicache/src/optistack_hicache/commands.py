@@ -73,7 +73,7 @@ def gc(
     import time
 
     from optistack.cli import screen
-    from optistack_hicache.storage.collect import choose, collect
+    from optistack_hicache.storage.collect import choose, collect, refuse_tiny
     from optistack_hicache.storage.folder import open_folder
     from optistack_hicache.storage.scan import scan
     from optistack_hicache.storage.units import parse_age_s, parse_bytes
@@ -84,6 +84,7 @@ def gc(
     age_wanted_s = None if max_age is None else parse_age_s(max_age)
     with open_folder(directory) as folder:
         found = scan(folder)
+        refuse_tiny(found, bytes_wanted)
         chosen = choose(found, time.time(), max_bytes=bytes_wanted, max_age_s=age_wanted_s)
         try:
             done = chosen if dry_run else collect(folder, chosen)

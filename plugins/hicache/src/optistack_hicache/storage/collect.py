@@ -8,8 +8,10 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass, field
 
+from optistack.errors import InputError
 from optistack_hicache.storage.folder import Folder
 from optistack_hicache.storage.scan import Entry, Scan, total_bytes
+from optistack_hicache.storage.units import bytes_word
 
 TURN_S = 60
 """Files used within the same minute count as used together. The last of them goes first: a prefix is written and read
@@ -42,6 +44,16 @@ class Collected:
     @property
     def freed_bytes(self) -> int:
         return total_bytes(self.entries) + total_bytes(self.leftovers)
+
+
+def refuse_tiny(found: Scan, max_bytes: int | None) -> None:
+    """InputError where ``max_bytes`` holds not one file and is not 0: it would empty the tier without saying so."""
+    largest = max((entry.size_bytes for entry in found.entries), default=0)
+    if max_bytes and max_bytes < largest:
+        raise InputError(
+            f"--max-bytes is {bytes_word(max_bytes)}, and one file here takes {bytes_word(largest)}: all would go.",
+            fix="Give a unit, such as 400GiB, or 0 where nothing is to stay.",
+        )
 
 
 def choose(found: Scan, now_s: float, *, max_bytes: int | None = None, max_age_s: float | None = None) -> Collected:

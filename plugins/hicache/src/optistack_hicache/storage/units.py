@@ -13,11 +13,16 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of ``400GiB`` (powers of 1024), ``400GB`` or ``400G`` (of 1000) or ``1048576``. InputError if none."""
+    """Bytes of ``400GiB`` (powers of 1024), ``400GB`` or ``400G`` (of 1000) or ``1048576``.
+
+    InputError if it is none of these, or a part of a byte: somebody forgot the unit.
+    """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise InputError(f"{text!r} is no size.", fix="Write it like 400GiB, 400GB or 1048576.")
     power = " kmgtp".index(found[2].lower() or " ")
+    if power == 0 and "." in found[1]:
+        raise InputError(f"{text!r} has no unit, and there is no part of a byte.", fix=f"Write {found[1]}GiB or so.")
     return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
 
 
