@@ -76,6 +76,21 @@ class TestStorage:
         with pytest.raises(InputError, match=r"storage file needs a folder.*storage_dir"):
             bench.resolve(storage="file")
 
+    @pytest.mark.parametrize("storage", [{}, {"storage": "none"}, {"storage": "lmcache"}])
+    @pytest.mark.parametrize(
+        "option",
+        [
+            {"storage_dir": "/ssd"},
+            {"storage_quota_gib": 9},
+            {"storage_tag": "a"},
+            {"storage_config": {"a": 1}},
+            {"prefetch_policy": "timeout"},
+        ],
+    )
+    def test_its_options_without_it_are_refused(self, bench: Any, option: Any, storage: Any) -> None:
+        with pytest.raises(InputError, match=f"{next(iter(option))} would do nothing.*storage"):
+            bench.resolve(**storage, **option)
+
     def test_a_backend_that_the_engine_lacks_is_refused(self, make_bench: Any) -> None:
         with pytest.raises(PlanRefusedError, match=r"tiers.3.backend = nixl is not one of file, lmcache, mooncake"):
             make_bench(backend="vllm").resolve(storage="nixl", storage_dir="/ssd")

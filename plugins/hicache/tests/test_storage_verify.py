@@ -56,9 +56,25 @@ def test_the_size_can_be_given_where_most_files_are_wrong(tmp_path: Path) -> Non
     *bad, good = sglang_tier(tmp_path, [100, 100, 4096])
     assert damages(tmp_path) == {good.name: Damage.LONG}
     assert damages(tmp_path, page_bytes=4096) == {file.name: Damage.SHORT for file in bad}
+    with pytest.raises(InputError, match="2 of 3 files have another size"):
+        check(tmp_path, page_bytes=4096, remove_bad=True)
+    assert all(file.exists() for file in bad)
     vllm_tier(tmp_path)
     with pytest.raises(InputError, match="--page-bytes is one size"):
         check(tmp_path, page_bytes=4096)
+
+
+@pytest.mark.parametrize("remove_bad", [False, True])
+def test_a_size_that_no_file_has_is_refused(tmp_path: Path, remove_bad: bool) -> None:
+    files = sglang_tier(tmp_path)
+    with pytest.raises(InputError, match=r"No file here has 1 bytes; most have 4,096\."):
+        check(tmp_path, page_bytes=1, remove_bad=remove_bad)
+    assert all(file.exists() for file in files)
+
+
+def test_a_given_size_removes_the_few_that_differ(tmp_path: Path) -> None:
+    sglang_tier(tmp_path, [4096, 4096, 100])
+    assert check(tmp_path, page_bytes=4096, remove_bad=True).removed == 1
 
 
 def test_a_tie_is_said_to_be_a_guess(tmp_path: Path) -> None:

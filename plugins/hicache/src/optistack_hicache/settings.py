@@ -12,6 +12,7 @@ from optistack_hicache.key import storage_key
 from optistack_hicache.options import HiCacheOptions
 from optistack_hicache.sizing import DEFAULT_FRACTION, HostKV, HostRoom, host_kv, host_room
 
+STORAGE_OPTIONS = ("storage_dir", "storage_tag", "storage_quota_gib", "storage_config", "prefetch_policy")
 NEEDS_DIRECTORY = ("file", "nixl")
 LAYOUT_OF = {"kernel": "page_first", "direct": "page_first_direct"}
 IO_OF = {"layer_first": "kernel", "page_first": "kernel", "page_first_direct": "direct"}
@@ -27,11 +28,24 @@ def decide(ctx: PlanContext) -> list[CacheTier]:
     if options.host_gib is not None and options.host_fraction is not None:
         raise InputError("hicache is given both host_gib and host_fraction.", fix="Give one of them.")
     storage = "file" if options.storage == "fs" else options.storage
+    _refuse_unused(options, storage)
     layout, io_backend = _copying(ctx, options)
     tiers = [_host(ctx, options, storage, layout, io_backend)]
     if storage not in ("none", "lmcache"):
         tiers.append(_storage(ctx, options, storage, layout.value))
     return tiers
+
+
+def _refuse_unused(options: HiCacheOptions, storage: str) -> None:
+    if storage not in ("none", "lmcache"):
+        return
+    names = [name for name in STORAGE_OPTIONS if getattr(options, name)]
+    if names:
+        why = "there is no storage tier" if storage == "none" else "the LMCache server has its settings of its own"
+        raise InputError(
+            f"hicache: {', '.join(names)} would do nothing: {why}.",
+            fix="Set the option storage, such as file, or take the others out.",
+        )
 
 
 def _host(

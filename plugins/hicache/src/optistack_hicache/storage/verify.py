@@ -70,7 +70,7 @@ def expected_sizes(found: Scan, page_bytes: int | None = None) -> tuple[dict[Hol
     """Bytes that a file of each holding should have, and the holdings where that is a guess.
 
     It is what most of them have, the larger one when as many have another, or ``page_bytes`` where it is given.
-    InputError when that is given for files that are not all of one kind.
+    InputError when that is given for files that are not all of one kind, or no file has it.
     """
     sizes: dict[Holding, int] = {}
     guessed = []
@@ -87,7 +87,24 @@ def expected_sizes(found: Scan, page_bytes: int | None = None) -> tuple[dict[Hol
         raise InputError(
             "The files are not all of one kind, and --page-bytes is one size.", fix="Give one key's folder."
         )
+    counts = Counter(entry.size_bytes for entry in found.entries)
+    if counts and page_bytes not in counts:
+        raise InputError(
+            f"No file here has {page_bytes:,} bytes; most have {counts.most_common(1)[0][0]:,}.",
+            fix="Give --page-bytes the size of a whole file, or leave it out.",
+        )
     return dict.fromkeys(sizes, page_bytes), []
+
+
+def _refuse_most(found: Scan, page_bytes: int | None) -> None:
+    """A size that was mistyped would remove what is whole, and of a tier that is damaged so far little is left."""
+    bad = sum(entry.size_bytes != page_bytes for entry in found.entries)
+    if page_bytes is not None and 2 * bad > len(found.entries):
+        raise InputError(
+            f"{bad:,} of {len(found.entries):,} files have another size than {page_bytes:,} bytes, and --remove would "
+            "take them all.",
+            fix="Look at them without --remove; if they are damaged, empty the folder: gc --max-bytes 0.",
+        )
 
 
 def verify(
@@ -102,6 +119,8 @@ def verify(
     """Check every file below ``folder``; if asked, record hashes of those without one, and remove the damaged."""
     found = scan(folder)
     sizes, guessed = expected_sizes(found, page_bytes)
+    if remove_bad:
+        _refuse_most(found, page_bytes)
     result = Verified(files=len(found.entries), guessed=guessed)
     records = {} if sizes_only and not record else read_records(folder)
     kept: dict[str, Record] = {}
