@@ -31,6 +31,7 @@ class EngineFacts(BaseModel):
     weight_formats           weight precisions that it has on this device
     storage_backends         storage tiers that it has on this device
     host_tier                whether it has a host tier on this device
+    host_tier_shm            its native one is in /dev/shm: ``always``, or only with a storage tier of files (``file``)
     ======================== ===============================================================================
     """
 

@@ -30,6 +30,9 @@ def engine_facts(version: str, device: str) -> EngineFacts:
     under tensor parallelism), and ``shared`` from 0.32 on, where one copy is kept as long as all KV is replicated; a
     draft whose KV heads are divided over the ranks brings the copies back
     (distributed/kv_transfer/kv_connector/v1/offloading/config.py, ``replicated_layout``).
+
+    ``host_tier_shm``: before 0.32 only the tier with files below it is a file in /dev/shm, mapped by all workers
+    (0.26 v1/kv_offload/tiering/spec.py), and from then on every one (v1/kv_offload/cpu/spec.py, _uses_shared_region).
     """
     traits = _cpu() if device == "cpu" else _cuda(version)
     return EngineFacts(backend="vllm", version=version, device=device, traits=traits)
@@ -41,6 +44,7 @@ def _cuda(version: str) -> dict[str, Any]:
         "aux_hidden_state_copies": 2,
         "default_prefill_tokens": GPU_PREFILL_TOKENS,
         "host_kv_copies": "shared" if at_least(version, "0.32") else "rank",
+        "host_tier_shm": "always" if at_least(version, "0.32") else "file",
         "speculation_methods": (*_GPU_METHODS, *removed),
         "kv_dtypes": (*_KV_DTYPES, "nvfp4"),
         "weight_formats": _GPU_WEIGHTS,

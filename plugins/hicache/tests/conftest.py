@@ -67,7 +67,12 @@ TRAITS = {
         "host_tier_reserve_bytes": 10 * GIB,
         "storage_backends": ("file", "mooncake", "nixl"),
     },
-    "vllm": {"host_tier": True, "host_kv_copies": "shared", "storage_backends": ("file", "lmcache", "mooncake")},
+    "vllm": {
+        "host_tier": True,
+        "host_kv_copies": "shared",
+        "host_tier_shm": "always",
+        "storage_backends": ("file", "lmcache", "mooncake"),
+    },
 }
 
 

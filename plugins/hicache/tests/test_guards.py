@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from optistack.rules import RuleContext
 from optistack.settings import KVLayout, Serving, Speculation, choose
 from optistack.stack.spec import ParallelSection
 from optistack_hicache.rules import RULES
+from optistack_hicache.start import check_shm
 from optistack_hicache.storage.ready import missing_package, trouble
 
 CHOICES: dict[str, tuple[Any, ...]] = {
@@ -147,6 +150,54 @@ class TestFolder:
         assert trouble(tmp_path, None) is None
         put(sglang_file(tmp_path, 1, model="two"))
         assert trouble(tmp_path, None) == f"{tmp_path} holds KV of one and of two"
+
+
+class TestSharedMemory:
+    """vLLM keeps the host tier in /dev/shm: always from 0.32 on, before that where files lie below it."""
+
+    def start(self, bench: Any, monkeypatch: pytest.MonkeyPatch, *, size: int, free: int, **options: Any) -> None:
+        room = SimpleNamespace(f_frsize=GIB, f_blocks=size, f_bavail=free)
+        real = os.statvfs
+        monkeypatch.setattr("os.statvfs", lambda path: room if path == "/dev/shm" else real(path))
+        check_shm(bench.plan(**options))
+
+    def test_a_start_is_refused_with_the_command_that_helps(
+        self, make_bench: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bench = make_bench(backend="vllm")
+        with pytest.raises(PlanRefusedError, match=r"takes 500\.0 GiB of /dev/shm, which has 400\.0\.") as refusal:
+            self.start(bench, monkeypatch, size=400, free=400)
+        assert "mount -o remount,size=501G /dev/shm" in str(refusal.value.fix)
+        with pytest.raises(PlanRefusedError, match=r"504\.0, of which 104\.0 are taken already") as refusal:
+            self.start(bench, monkeypatch, size=504, free=400)
+        assert "size=605G" in str(refusal.value.fix)
+        self.start(bench, monkeypatch, size=504, free=504)
+
+    def test_all_replicas_take_of_it(self, make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        plan = make_bench(backend="vllm").plan(host_gib=40)
+        monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_frsize=GIB, f_blocks=50, f_bavail=50))
+        check_shm(plan)
+        with pytest.raises(PlanRefusedError, match=r"takes 80\.0 GiB"):
+            check_shm(plan.model_copy(update={"launches": plan.launches * 2}))
+
+    @pytest.mark.parametrize(
+        ("when", "options", "refused"),
+        [
+            ("always", {}, True),
+            ("always", {"storage": "mooncake"}, True),
+            ("always", {"storage": "lmcache"}, False),
+            ("file", {}, False),
+            ("file", {"storage": "mooncake"}, False),
+            ("file", {"storage": "file", "storage_dir": "/ssd"}, True),
+            (None, {}, False),
+        ],
+    )
+    def test_only_a_tier_that_is_there_is_refused(
+        self, make_bench: Any, monkeypatch: pytest.MonkeyPatch, when: str | None, options: Any, refused: bool
+    ) -> None:
+        bench = make_bench(backend="vllm", traits={"host_tier_shm": when})
+        with pytest.raises(PlanRefusedError) if refused else nullcontext():
+            self.start(bench, monkeypatch, size=1, free=1, host_gib=10, **options)
 
 
 class TestRules:

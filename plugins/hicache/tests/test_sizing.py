@@ -43,8 +43,13 @@ class TestDefault:
         bench.version = "0.5.17"
         assert 0.79 * ROOM_GIB * GIB < capacity(bench) <= 0.8 * ROOM_GIB * GIB
 
-    def test_vllm_takes_the_fraction(self, make_bench: Any) -> None:
-        assert capacity(make_bench(backend="vllm")) == int(0.8 * (1024 - 8 - 16) * GIB)
+    def test_vllm_takes_what_dev_shm_has_on_a_host_as_it_comes(self, make_bench: Any) -> None:
+        bench = make_bench(backend="vllm")
+        assert capacity(bench) == (1024 - 8 - 16) * GIB // 2
+        assert "half of the RAM" in bench.resolve().tier(2).capacity_bytes.origins[0].why
+        assert capacity(bench, host_fraction=0.3) == int(0.3 * (1024 - 8 - 16) * GIB)
+        assert capacity(bench, host_fraction=0.7) == int(0.7 * (1024 - 8 - 16) * GIB)
+        assert capacity(bench, host_gib=700) == 700 * GIB
 
     def test_old_vllm_takes_up_to_twice_of_what_it_is_told(self, make_bench: Any) -> None:
         bench = make_bench(backend="vllm", version="0.26.0", traits={"host_kv_copies": "rank"})

@@ -220,6 +220,8 @@ CASES: list[Case] = [
     case("vllm-lmcache-server", "kimi", (HOST, CacheTier(level=2, backend="lmcache")), (HOST,)),
     case("vllm-host-memory-0.26", "kimi", (HOST,), (HOST,), on={"version": "0.26.0"}, version="0.33.0"),
     case("vllm-host-shm", "kimi", (HOST,), ()),
+    case("vllm-host-shm", "kimi", (HOST, FILE), (HOST,), on={"version": "0.26.0"}, version="0.26.0"),
+    case("vllm-host-shm-half", "kimi", (CacheTier(level=2, capacity_bytes=2**40),), (HOST,)),
     case("vllm-storage-drafts-0.26", "kimi", (HOST, FILE, DFLASH), (HOST, FILE), on={"version": "0.26.0"}),
     case("vllm-expert-parallel-size", "kimi", (), (), on=parallel(expert=2), **parallel(expert=4)),
     case("vllm-expert-parallel-dense", "small", (), (), on=parallel(tensor=2, expert=2), **parallel(tensor=2)),

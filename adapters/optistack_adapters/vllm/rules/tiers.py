@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from optistack.errors import nearest
+from optistack.facts.node import GIB
 from optistack.plugin import Domain
 from optistack.rules import Evidence, Rule, RuleContext, Severity
 from optistack_adapters.vllm.rules.reading import WITH_TARGET_STATES, is_mla, method, on_cpu
@@ -83,6 +84,17 @@ def _mooncake(context: RuleContext) -> str | None:
 
 def _lmcache(context: RuleContext) -> bool:
     return "lmcache" in (backend_of(context.stack.tier(2)), backend_of(context.stack.tier(3)))
+
+
+def _in_shm(context: RuleContext) -> bool:
+    when = context.engine.trait("host_tier_shm")
+    return _native(context) and (when == "always" or when == backend_of(context.stack.tier(3)))
+
+
+def _shm_half(context: RuleContext) -> str | None:
+    host, half = context.stack.tier(2), context.node.host_ram_bytes / 2
+    size = (host.capacity_bytes.value or 0) if host is not None else 0
+    return f"{size / GIB:.0f} GiB, of {half / GIB:.0f}" if _in_shm(context) and size > half else None
 
 
 def _tiering_mtp(context: RuleContext) -> bool:
@@ -207,9 +219,20 @@ TIER_RULES: tuple[Rule, ...] = (
         message="vLLM keeps the host tier in /dev/shm: half of the RAM on most hosts, 64 MB in a container.",
         fix="Make it larger than the tier: mount -o remount,size=... /dev/shm, or the container's --shm-size.",
         upstream="vllm 0.33 v1/kv_offload/cpu/shared_offload_region.py",
-        fires=_native,
+        fires=_in_shm,
         backends=("vllm",),
-        versions=">=0.32",
+    ),
+    Rule(
+        id="vllm-host-shm-half",
+        severity=Severity.DEGRADED,
+        message="vLLM does not start where the host tier is larger than /dev/shm, and is larger here than the half of "
+        "the RAM that most hosts give to it ({detail}).",
+        fix="Make /dev/shm larger than the tier before the start (mount -o remount,size=... /dev/shm), or the tier "
+        "smaller.",
+        upstream="vllm 0.33 v1/kv_offload/cpu/shared_offload_region.py, "
+        "distributed/device_communicators/shm_broadcast.py check_shm_free_space",
+        fires=_shm_half,
+        backends=("vllm",),
     ),
     Rule(
         id="vllm-storage-drafts-0.26",

@@ -22,7 +22,8 @@ class HiCacheOptions(BaseModel):
         None,
         gt=0,
         le=1,
-        description="Instead of host_gib: this part of the RAM that is left after what the engine needs. Default 0.8.",
+        description="Instead of host_gib: this part of the RAM that is left after what the engine needs. Default 0.8, "
+        "and half where the engine keeps the tier in /dev/shm.",
     )
     write_policy: Literal["write_through", "write_back", "write_through_selective"] = Field(
         "write_through",

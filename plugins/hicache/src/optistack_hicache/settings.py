@@ -10,7 +10,7 @@ from optistack.facts.node import GIB
 from optistack.settings import CacheTier, MemoryCharge, Serving, Value, choose, suggest
 from optistack_hicache.key import storage_key
 from optistack_hicache.options import HiCacheOptions
-from optistack_hicache.sizing import DEFAULT_FRACTION, HostKV, HostRoom, host_kv, host_room
+from optistack_hicache.sizing import DEFAULT_FRACTION, HostKV, HostRoom, host_kv, host_room, in_shm
 
 STORAGE_OPTIONS = ("storage_dir", "storage_tag", "storage_quota_gib", "storage_config", "prefetch_policy")
 NEEDS_DIRECTORY = ("file", "nixl")
@@ -55,7 +55,8 @@ def _host(
     room = host_room(ctx.node, ctx.engine, ctx.parallel)
     # An engine that has no host tier here is the adapter's to refuse; the size is then beside the point.
     possible = ctx.engine.trait("host_tier", True)
-    capacity = _capacity(options, room, kv) if possible else Value(value=GIB, why="nominal")
+    shm = in_shm(ctx.engine, storage)
+    capacity = _capacity(options, room, kv, shm=shm) if possible else Value(value=GIB, why="nominal")
     size = capacity.value or 0
     charge = MemoryCharge(
         what="host KV tier",
@@ -78,7 +79,12 @@ def _host(
     )
 
 
-def _capacity(options: HiCacheOptions, room: HostRoom, kv: HostKV) -> Value[int]:
+def _capacity(options: HiCacheOptions, room: HostRoom, kv: HostKV, *, shm: bool) -> Value[int]:
+    reference = (
+        "sglang 0.5.23 mem_cache/pool_host/base.py:86, https://github.com/sgl-project/sglang/issues/38156"
+        if room.late_rank
+        else ""
+    )
     if options.host_gib is not None:
         asked = room.rounded(round(options.host_gib * GIB), kv)
         if asked * room.overhead > room.usable_bytes:
@@ -96,6 +102,13 @@ def _capacity(options: HiCacheOptions, room: HostRoom, kv: HostKV) -> Value[int]
         by_fraction = int(fraction * room.usable_bytes / room.overhead)
         asked = room.rounded(min(by_fraction, room.largest_bytes(kv)), kv)
         why = f"{fraction:.0%} of {room.describe()}"
+        if shm and options.host_fraction is None and asked > room.shm_bytes:
+            asked = room.shm_bytes
+            why = (
+                f"half of {room.describe()}: this engine keeps the tier in /dev/shm, which on most hosts is half of "
+                "the RAM"
+            )
+            reference = "vllm 0.33 v1/kv_offload/cpu/shared_offload_region.py"
         if room.largest_bytes(kv) < by_fraction:
             why += (
                 ", lowered so that SGLang starts: each rank checks the RAM that is free when it asks, and the last one "
@@ -112,9 +125,7 @@ def _capacity(options: HiCacheOptions, room: HostRoom, kv: HostKV) -> Value[int]
         value=asked,
         default=options.host_gib is None,
         why=why,
-        reference="sglang 0.5.23 mem_cache/pool_host/base.py:86, https://github.com/sgl-project/sglang/issues/38156"
-        if room.late_rank
-        else "",
+        reference=reference,
     )
 
 

@@ -84,6 +84,11 @@ class HostRoom:
         """What is left for KV after the reserves; negative on a host that is too small."""
         return self.ram_bytes - self.reserve_bytes
 
+    @property
+    def shm_bytes(self) -> int:
+        """Of the half of the RAM that Linux gives to /dev/shm: the rest is for the engine's other shared memory."""
+        return self.usable_bytes // 2
+
     def largest_bytes(self, kv: HostKV) -> int:
         """The largest tier that fits, and on SGLang also starts however late a rank asks.
 
@@ -112,6 +117,12 @@ class HostRoom:
             f"{self.ram_bytes / GIB:.0f} GiB of RAM less {self.reserve_bytes / GIB:.0f} GiB for the engine, the system "
             "and what the engine leaves free"
         )
+
+
+def in_shm(engine: EngineFacts, storage: str | None) -> bool:
+    """Whether ``engine`` keeps its native host tier in /dev/shm with ``storage`` below it, or ``none``."""
+    when = engine.trait("host_tier_shm")
+    return storage != "lmcache" and (when == "always" or (when == "file" and storage == "file"))
 
 
 def host_room(node: NodeFacts, engine: EngineFacts, parallel: ParallelSection) -> HostRoom:

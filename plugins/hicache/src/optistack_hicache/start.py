@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optistack.errors import PlanRefusedError
+from optistack.facts.node import GIB
+from optistack_hicache.sizing import in_shm
 from optistack_hicache.storage.ready import missing_package, trouble
 
 if TYPE_CHECKING:
@@ -14,14 +18,41 @@ if TYPE_CHECKING:
     from optistack.settings.resolved import ResolvedStack
 
 
+SHM = "/dev/shm"
+SHM_SPARE_BYTES = GIB
+"""For the engine's other shared memory: queues between its processes, and NCCL's."""
+
+
 def before_start(plan: Plan) -> None:
-    """PlanRefusedError, in the words of the rules, when the storage tier of ``plan`` cannot work on this machine."""
+    """PlanRefusedError, in the words of the rules, when a tier of ``plan`` cannot work on this machine."""
     from optistack_hicache.rules_guards import FOLDER_FIX, FOLDER_MESSAGE, PACKAGE_FIX
 
     if (found := in_the_way(plan.stack)) is not None:
         raise PlanRefusedError(FOLDER_MESSAGE.format(detail=found), fix=FOLDER_FIX)
     if (found := lacking(plan.stack, plan.engine)) is not None:
         raise PlanRefusedError(f"{found}.", fix=PACKAGE_FIX)
+    check_shm(plan)
+
+
+def check_shm(plan: Plan) -> None:
+    """PlanRefusedError when the host tiers of all replicas do not fit into what /dev/shm has free."""
+    host, storage = plan.stack.tier(2), plan.stack.tier(3)
+    if host is None or host.backend.value != "native" or not host.capacity_bytes.value:
+        return
+    if not in_shm(plan.engine, storage.backend.value if storage is not None else None):
+        return
+    disk = os.statvfs(SHM)
+    size, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+    wanted = host.capacity_bytes.value * len(plan.launches)
+    if wanted <= free:
+        return
+    larger = math.ceil((wanted + size - free + SHM_SPARE_BYTES) / GIB)
+    taken = f", of which {(size - free) / GIB:.1f} are taken already" if size - free > GIB / 20 else ""
+    raise PlanRefusedError(
+        f"The host tier takes {wanted / GIB:.1f} GiB of {SHM}, which has {size / GIB:.1f}{taken}.",
+        fix=f"mount -o remount,size={larger}G {SHM} (in a container: start it with --shm-size={larger}g), "
+        "or lower host_gib.",
+    )
 
 
 def in_the_way(stack: ResolvedStack) -> str | None:
