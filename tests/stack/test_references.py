@@ -50,6 +50,10 @@ def test_variables_home_and_the_cache(tmp_path: Path, monkeypatch: pytest.Monkey
     assert resolve_path("${MODELS}/kimi/../x", tmp_path) == "/srv/models/x"
     assert resolve_checkpoint("~/m", tmp_path) == "/home/someone/m"
     made = tmp_path / "optistack/models/smollm2-135m"
+    with pytest.raises(InputError, match="'cache:nope' has not been made here yet") as other:
+        resolve_checkpoint("cache:nope", tmp_path)
+    assert "makes smollm2-135m and" in other.value.fix
+    assert "folder or hub id" in other.value.fix
     with pytest.raises(InputError, match="has not been made here yet") as caught:
         resolve_checkpoint("cache:smollm2-135m", tmp_path)
     assert "optistack model fetch smollm2-135m" in caught.value.fix

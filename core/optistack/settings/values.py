@@ -153,9 +153,12 @@ def merge(setting: str, opinions: Iterable[Value[Any]]) -> Value[Any]:
     constraints = _intersect(setting, held, origins)
     wish, is_default, fell_back = _wish(setting, held, constraints)
     if wish is not None and not constraints.allows(wish):
+        sources = sorted({origin.source for origin in origins})
         raise PlanRefusedError(
             f"{setting} = {wish} is not {constraints.describe()}: {_who(origins)}.",
-            fix="Change the option of one of them, or leave one out.",
+            fix="Change the option of one of them, or leave one out."
+            if len(sources) > 1
+            else f"Change the option of {sources[0]}.",
         )
     return constraints.model_copy(
         update={"value": wish, "default": is_default, "fallback": fell_back, "origins": origins}

@@ -81,12 +81,22 @@ def resolve_checkpoint(text: str, base: Path) -> str:
         if not _CACHE_NAME.fullmatch(name):
             raise InputError(f"{text!r} names no model.", fix=f"Write it like {CACHE_SCHEME}smollm2-135m.")
         if not (models_dir() / name).is_dir():
-            raise InputError(f"{text!r} has not been made here yet.", fix=f"Make it: optistack model fetch {name}")
+            raise InputError(f"{text!r} has not been made here yet.", fix=_how_to_make(name))
         return str(models_dir() / name)
     expanded = _expand(text)
     if expanded != text or text.startswith((".", "/", "~")) or (base / text).exists():
         return resolve_path(text, base)
     return text
+
+
+def _how_to_make(name: str) -> str:
+    from optistack.engines.models import MODELS
+
+    if name in MODELS:
+        return f"Make it: optistack model fetch {name}"
+    return (
+        f"`optistack model fetch` makes {' and '.join(sorted(MODELS))}; of any other model give the folder or hub id."
+    )
 
 
 def _option(value: Any, kind: Any, base: Path) -> Any:

@@ -38,6 +38,18 @@ def test_an_unknown_option_is_refused_with_the_nearest(bench: Any) -> None:
         bench.resolve(num_draft_token=3)
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"draft": "/no/draft"}, "Option draft of plugin dflash: There is no folder /no/draft"),
+        ({"draft": "a/b", "draft_config": "/no/config"}, "draft_config of plugin dflash: There is no /no/config"),
+    ],
+)
+def test_a_draft_that_is_missing_is_said_with_its_option(bench: Any, options: dict[str, str], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        bench.resolve(**options)
+
+
 def test_a_draft_that_is_not_here_is_planned_from_its_config(bench: Any) -> None:
     config = bench.write("elsewhere", bench.draft) / "config.json"
     stack = bench.resolve(draft="someone/kimi-dflash", draft_config=str(config))

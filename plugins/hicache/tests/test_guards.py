@@ -114,6 +114,10 @@ class TestFolder:
         monkeypatch.setattr("os.access", lambda *_: False)
         assert f"{tmp_path} may not be written" in str(trouble(tmp_path / "kv", None))
 
+    def test_a_file_system_that_keeps_no_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("os.access", lambda *_: True)
+        assert "the file system of /proc keeps no files" in str(trouble(Path("/proc/kv"), None))
+
     def test_a_quota_larger_than_the_disk(self, tmp_path: Path) -> None:
         assert "storage_quota_gib is 1048576" in str(trouble(tmp_path, 2**20 * GIB))
         assert trouble(tmp_path, 1) is None
@@ -233,7 +237,7 @@ class TestRules:
         start = partial(host.call, plugin, "optistack_before_start", type(None), plan=plan)
         assert start() is None
         folder.write_text("")
-        with pytest.raises(PlanRefusedError, match=f"cannot work here: .*{folder} is a file.*Make room"):
+        with pytest.raises(PlanRefusedError, match=f"cannot work here: .*{folder} is a file.*another folder"):
             start()
         plan = bench.plan(storage="mooncake")
         engine = plan.engine.model_copy(update={"installed": True, "python": sys.executable})

@@ -78,6 +78,14 @@ class TestStorage:
         assert bench.findings(**FILE)[rule].severity is Severity.NOTE
         assert rule not in bench.findings(**FILE, storage_quota_gib=100)
 
+    def test_nobody_is_told_to_set_a_quota_that_is_not_kept(self, bench: Any, make_bench: Any) -> None:
+        rule, vllm = "hicache-storage-no-limit", make_bench(backend="vllm")
+        for findings in (bench.findings(storage="mooncake"), vllm.findings(**FILE), vllm.findings(storage="mooncake")):
+            assert "storage_quota_gib" not in findings[rule].fix
+            assert "hicache-storage-unbounded" not in findings
+        assert rule not in bench.findings(**FILE)
+        assert rule not in vllm.findings(**FILE, storage_quota_gib=100)
+
     def test_a_quota_that_nobody_enforces(self, bench: Any, make_bench: Any) -> None:
         rule = "hicache-storage-quota-ignored"
         assert rule not in bench.findings(**FILE, storage_quota_gib=100)

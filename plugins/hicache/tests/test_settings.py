@@ -95,6 +95,11 @@ class TestStorage:
         with pytest.raises(PlanRefusedError, match=r"tiers.3.backend = nixl is not one of file, lmcache, mooncake"):
             make_bench(backend="vllm").resolve(storage="nixl", storage_dir="/ssd")
 
+    def test_one_plugin_alone_is_not_told_of_two(self, bench: Any) -> None:
+        with pytest.raises(PlanRefusedError) as refusal:
+            bench.resolve(storage="bogus")
+        assert refusal.value.fix == "Change the option of hicache."
+
     def test_its_own_settings_are_handed_on(self, bench: Any) -> None:
         tier = bench.resolve(storage="mooncake", storage_config={"master_server_address": "a:1"}).tier(3)
         assert tier.extra_config.value == {"master_server_address": "a:1"}

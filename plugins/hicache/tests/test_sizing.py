@@ -101,6 +101,15 @@ class TestAsked:
         with pytest.raises(PlanRefusedError, match="at least 1 GB on each of 4 ranks"):
             bench.resolve(host_gib=2)
 
+    @pytest.mark.parametrize("draft", [False, True])
+    def test_a_size_that_is_too_small_is_told_what_is_enough(self, bench: Any, draft: bool) -> None:
+        bench = bench.with_draft() if draft else bench
+        with pytest.raises(PlanRefusedError, match="too small: SGLang takes whole GB") as refusal:
+            bench.resolve(host_gib=0.5)
+        enough = float(refusal.value.fix.removeprefix("Give a host_gib of at least ").split(",")[0])
+        assert 3.7 < enough < 4.4
+        assert capacity(bench, host_gib=enough) >= 4 * GB
+
     def test_size_and_fraction_together_are_refused(self, bench: Any) -> None:
         with pytest.raises(InputError, match="both host_gib and host_fraction"):
             bench.resolve(host_gib=2, host_fraction=0.5)

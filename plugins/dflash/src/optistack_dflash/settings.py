@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from optistack.context import PlanContext
-from optistack.errors import PlanRefusedError
+from optistack.errors import InputError, PlanRefusedError
 from optistack.settings import Serving, Speculation, Value, choose, constrain, suggest
 from optistack.versions import at_least
 from optistack_dflash.draft import Draft, check_fit, read_draft
@@ -30,7 +30,12 @@ def decide(ctx: PlanContext) -> Speculation:
     Raises PlanRefusedError when the draft does not fit the target, InputError when it cannot be read.
     """
     options: DFlashOptions = ctx.options
-    draft = read_draft(ctx.load_model(options.draft, options.draft_config))
+    try:
+        facts = ctx.load_model(options.draft, options.draft_config)
+    except InputError as error:
+        names = "draft" if options.draft_config is None else "draft or draft_config"
+        raise InputError(f"Option {names} of plugin dflash: {error.message}", fix=error.fix) from None
+    draft = read_draft(facts)
     check_fit(draft, ctx.model, tensor=ranks_of(ctx), backend=ctx.engine.backend)
     tokens = _num_draft_tokens(draft, options)
     return Speculation(

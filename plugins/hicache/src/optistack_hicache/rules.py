@@ -56,17 +56,26 @@ def _direct(context: RuleContext) -> str | None:
     return " and ".join(reasons) or None
 
 
-def _without_quota(context: RuleContext) -> str | None:
+def _without_quota(context: RuleContext) -> bool:
     tier = context.stack.tier(3)
-    return tier.backend.value if tier is not None and not tier.capacity_bytes.is_set else None
+    return tier is not None and not tier.capacity_bytes.is_set and _keeps_a_quota(context)
+
+
+def _without_limit(context: RuleContext) -> str | None:
+    tier = context.stack.tier(3)
+    unlimited = tier is not None and not tier.capacity_bytes.is_set and not _keeps_a_quota(context)
+    return tier.backend.value if tier is not None and unlimited else None
+
+
+def _keeps_a_quota(context: RuleContext) -> bool:
+    return context.engine.backend == "sglang" and _storage(context) == "file"
 
 
 def _quota_ignored(context: RuleContext) -> str | None:
     tier = context.stack.tier(3)
     if tier is None or not tier.capacity_bytes.is_set:
         return None
-    enforced = context.engine.backend == "sglang" and tier.backend.value == "file"
-    return None if enforced else f"the {tier.backend.value} tier"
+    return None if _keeps_a_quota(context) else f"the {tier.backend.value} tier"
 
 
 def _file_names(context: RuleContext) -> str | None:
@@ -155,9 +164,17 @@ RULES = (
         id="hicache-storage-unbounded",
         severity=Severity.NOTE,
         fires=_without_quota,
-        message="Nothing limits the {detail} tier's size.",
-        fix="Set storage_quota_gib on SGLang's file tier, or a quota of the file system.",
+        message="Nothing limits the size of the file tier.",
+        fix="Set storage_quota_gib, or a quota of the file system.",
         upstream="sglang 0.5.23 mem_cache/storage/file/lru_file_evictor.py",
+    ),
+    Rule(
+        id="hicache-storage-no-limit",
+        severity=Severity.NOTE,
+        fires=_without_limit,
+        message="The engine does not limit the size of the {detail} tier.",
+        fix="Run `optistack hicache gc` on files, or set a quota of the file system or the limit of the service.",
+        upstream="vllm 0.33 v1/kv_offload/tiering/fs/manager.py",
     ),
     Rule(
         id="hicache-storage-quota-ignored",

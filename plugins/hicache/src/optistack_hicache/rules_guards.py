@@ -6,7 +6,9 @@ from optistack.rules import Evidence, Rule, RuleContext, Severity
 from optistack.versions import at_least
 
 FOLDER_MESSAGE = "The storage tier cannot work here: {detail}."
-FOLDER_FIX = "Make room or give rights there, or set storage_dir (and storage_quota_gib) to what fits."
+FOLDER_FIX = (
+    "Set storage_dir to another folder, or make this one fit: clear it, make room, give rights, lower the quota."
+)
 PACKAGE_FIX = "Install it in the engine's environment, or use storage: file."
 
 UNSEEN_FLAGS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from optistack.context import PlanContext
@@ -114,7 +115,19 @@ def _capacity(options: HiCacheOptions, room: HostRoom, kv: HostKV, *, shm: bool)
                 ", lowered so that SGLang starts: each rank checks the RAM that is free when it asks, and the last one "
                 "finds the others' pools taken already"
             )
-    if asked <= 0:
+    least = room.smallest_bytes(kv)
+    if asked < least <= room.largest_bytes(kv):
+        gib = math.ceil(1000 * least / GIB) / 1000
+        raise PlanRefusedError(
+            "The host tier is too small"
+            + (
+                f": SGLang takes whole GB, at least 1 GB on each of {room.ranks} ranks."
+                if room.whole_gb
+                else " for a token."
+            ),
+            fix=f"Give a host_gib of at least {gib:g}, or leave the size to the plugin.",
+        )
+    if asked < least:
         raise PlanRefusedError(
             f"There is no room for a host tier: {room.describe()}"
             + (f", and SGLang takes at least 1 GB on each of {room.ranks} ranks." if room.whole_gb else "."),

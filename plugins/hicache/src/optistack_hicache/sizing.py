@@ -112,6 +112,11 @@ class HostRoom:
         whole = int(capacity_bytes * kv.target_bytes / each / self.ranks / GB)
         return math.ceil(whole * GB * self.ranks * each / kv.target_bytes)
 
+    def smallest_bytes(self, kv: HostKV) -> int:
+        """The smallest tier that the engine takes."""
+        each = kv.target_bytes + kv.draft_bytes
+        return math.ceil(GB * self.ranks * each / kv.target_bytes) if self.whole_gb else each * self.ranks
+
     def describe(self) -> str:
         return (
             f"{self.ram_bytes / GIB:.0f} GiB of RAM less {self.reserve_bytes / GIB:.0f} GiB for the engine, the system "

@@ -41,6 +41,8 @@ def _trouble(directory: Path, quota_bytes: int | None) -> str | None:
         return f"{there} may not be written by this user, or is mounted read-only"
     disk = os.statvfs(there)
     size, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+    if not size:
+        return f"the file system of {there} keeps no files: it has no room at all, as /proc and /sys have none"
     if quota_bytes is not None and quota_bytes > size:
         return f"storage_quota_gib is {quota_bytes / GIB:.0f}, and the disk of {there} has {size / GIB:.0f} GiB in all"
     # A tier that filled the disk itself is of use as it is: what it holds is read, and writes that fail are misses.
