@@ -110,6 +110,23 @@ def test_verify_fails_while_damage_stays(hicache: Command, tier: Path) -> None:
     assert hicache("verify", tier)[0] == 0
 
 
+@pytest.mark.parametrize("words", [(), ("--remove",)])
+def test_verify_fails_for_files_that_it_may_not_read(
+    hicache: Command, tier: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    def locked(*_: object) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr("optistack_hicache.storage.folder.Folder.open", locked)
+    monkeypatch.setattr("optistack_hicache.storage.verify.read_records", lambda _: ({}, False))
+    code, out, error = hicache("verify", tier, *words)
+    assert code == 1
+    assert "this user may not read it" in out
+    assert "0 damaged, 5 that this user may not read" in out
+    assert "may not be read." in error
+    assert as_json(hicache, "du", tier)["files"] == 5
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

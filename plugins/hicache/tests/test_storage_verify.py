@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import random
 from pathlib import Path
@@ -13,8 +15,9 @@ from hypothesis import strategies as st
 from plugins.hicache.tests.tier_files import put, sglang_file, sglang_tier, vllm_tier
 
 from optistack.errors import InputError
-from optistack_hicache.storage.folder import open_folder
-from optistack_hicache.storage.scan import HASHES_FILE
+from optistack_hicache.storage import verify as verify_module
+from optistack_hicache.storage.folder import Folder, open_folder
+from optistack_hicache.storage.scan import HASHES_FILE, Entry
 from optistack_hicache.storage.verify import Damage, Verified, verify
 
 
@@ -153,6 +156,64 @@ def test_broken_records_are_one_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / HASHES_FILE).write_text(text)
     with pytest.raises(InputError, match="is not what `hicache verify --record` writes"):
         check(tmp_path)
+
+
+@pytest.mark.parametrize("cut", [1, 40, 100])
+def test_a_last_line_that_was_cut_off_costs_one_record(tmp_path: Path, cut: int) -> None:
+    files = sglang_tier(tmp_path)
+    check(tmp_path, record=True)
+    record = tmp_path / HASHES_FILE
+    os.truncate(record, record.stat().st_size - cut)
+    flip(files[0])
+    lost = 0 if cut == 1 else 1  # a line without its end is whole
+    result = check(tmp_path)
+    assert (result.torn, result.hashed) == (cut > 1, 3 - lost)
+    again = check(tmp_path, record=True)
+    assert (again.recorded, again.hashed) == (lost, 3 - lost)
+    assert not check(tmp_path).torn
+
+
+def test_a_record_that_is_killed_keeps_what_it_had_and_the_next_one_goes_on_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sglang_tier(tmp_path, [4096] * 5)
+    real, hashed = verify_module.sha256_of, []
+
+    def killed(folder: Folder, entry: Entry) -> str:
+        if len(hashed) == 2:
+            raise KeyboardInterrupt
+        hashed.append(entry.name)
+        return real(folder, entry)
+
+    monkeypatch.setattr(verify_module, "sha256_of", killed)
+    with pytest.raises(KeyboardInterrupt):
+        check(tmp_path, record=True)
+    first = set(hashed)
+    assert {json.loads(line)[0] for line in (tmp_path / HASHES_FILE).read_text().splitlines()} == first
+    hashed.clear()
+    with pytest.raises(KeyboardInterrupt):
+        check(tmp_path, record=True)
+    assert first.isdisjoint(hashed)
+    monkeypatch.undo()
+    result = check(tmp_path, record=True)
+    assert (result.recorded, result.hashed) == (1, 4)
+
+
+@pytest.mark.parametrize("options", [{}, {"remove_bad": True}, {"record": True}, {"record": True, "remove_bad": True}])
+def test_files_that_this_user_may_not_read_are_counted_and_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, bool]
+) -> None:
+    first, *_ = sglang_tier(tmp_path)
+    real = Folder.open
+
+    def locked(folder: Folder, parts: tuple[str, ...], *more: int) -> int:
+        if parts[-1] == first.name:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(folder, parts, *more)
+
+    monkeypatch.setattr(Folder, "open", locked)
+    assert damages(tmp_path, **options) == {first.name: Damage.FORBIDDEN}
+    assert first.exists()
 
 
 def test_records_through_a_link_are_neither_read_nor_written(tmp_path: Path) -> None:

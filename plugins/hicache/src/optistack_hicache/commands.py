@@ -148,7 +148,7 @@ def verify(
             remove_bad=remove,
             progress=progress.detail,
         )
-    left = len(result.bad) - result.removed
+    left = len(result.bad) - result.removed - result.forbidden
     if json:
         screen.print_json(
             {
@@ -156,6 +156,7 @@ def verify(
                 "hashed": result.hashed,
                 "recorded": result.recorded,
                 "removed": result.removed,
+                "record_was_torn": result.torn,
                 "damaged": [
                     {"file": bad.entry.name, "damage": bad.damage, "expected_bytes": bad.expected_bytes}
                     for bad in result.bad
@@ -169,6 +170,10 @@ def verify(
     if left:
         files = "1 file" if left == 1 else f"{left:,} files"
         screen.print_error(f"{files} in {directory} damaged.", "Add --remove, and the engine computes them again.")
+    if result.forbidden:
+        files = "1 file" if result.forbidden == 1 else f"{result.forbidden:,} files"
+        screen.print_error(f"{files} in {directory} may not be read.", "Run this as the user that the engine runs as.")
+    if left or result.forbidden:
         raise typer.Exit(CheckFailedError.exit_code)
 
 

@@ -50,7 +50,7 @@ class HiCacheOptions(BaseModel):
     storage_tag: str | None = Field(
         None,
         min_length=1,
-        description="A word that the hash in that folder's name is over too, for what changes the bytes and is not seen here.",
+        description="A word that the hash in that folder's name is over too, for what changes the bytes unseen.",
     )
     storage_quota_gib: float | None = Field(None, gt=0, le=1e6, description="Size that the storage tier may reach.")
     storage_config: dict[str, Any] = Field(

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from optistack.errors import InputError
@@ -34,43 +35,73 @@ def sha256_of(folder: Folder, entry: Entry) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_records(folder: Folder) -> dict[str, Record]:
-    """Records by the file's name below ``folder``; none where none were kept. InputError where they are broken."""
+def read_records(folder: Folder) -> tuple[dict[str, Record], bool]:
+    """Records by the file's name below ``folder``, none where none were kept, and whether the last line was cut off.
+
+    That happens to a ``--record`` that is killed while it writes; the other lines are good. InputError where anything
+    else is broken.
+    """
     try:
         file = os.fdopen(folder.open((HASHES_FILE,)), encoding="utf-8")
     except FileNotFoundError:
-        return {}
+        return {}, False
     except OSError as error:
         raise InputError(f"{folder.path / HASHES_FILE} cannot be read: {error.strerror}.") from None
-    found = {}
+    found, line = {}, ""
     try:
         with file:
             for line in file:
                 name, *record = json.loads(line)
                 found[name] = Record(*record)
     except (ValueError, TypeError):
+        if line and not line.endswith("\n"):  # of all lines the last one alone may end so
+            return found, True
         raise InputError(
             f"{folder.path / HASHES_FILE} is not what `hicache verify --record` writes.",
             fix="Remove it, and record anew.",
         ) from None
-    return found
+    return found, False
+
+
+@contextlib.contextmanager
+def appending(folder: Folder) -> Iterator[Callable[[str, Record], None]]:
+    """A function that adds a record at once, so that a killed run keeps what it had. InputError where it cannot."""
+    with _writing(folder), os.fdopen(folder.open((HASHES_FILE,), os.O_WRONLY | os.O_APPEND), "ab", buffering=0) as file:
+
+        def add(name: str, record: Record) -> None:
+            with _writing(folder):
+                file.write(_line(name, record).encode())
+
+        yield add
+
+
+def _line(name: str, record: Record) -> str:
+    return json.dumps([name, record.inode, record.written_ns, record.sha256]) + "\n"
+
+
+@contextlib.contextmanager
+def _writing(folder: Folder) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"Hashes cannot be written into {folder.path}: {error.strerror}.",
+            fix="Make room, or run this as the user that the engine runs as.",
+        ) from None
 
 
 def write_records(folder: Folder, records: dict[str, Record]) -> None:
     """Put ``records`` in the place of what was there, at once. InputError where the folder cannot be written."""
     temporary = f"{HASHES_FILE}.{os.getpid()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    try:
-        with os.fdopen(folder.open((temporary,), flags), "w", encoding="utf-8") as file:
-            for name, record in sorted(records.items()):
-                file.write(json.dumps([name, record.inode, record.written_ns, record.sha256]) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        folder.replace(temporary, HASHES_FILE)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            folder.unlink((temporary,))
-        raise InputError(
-            f"Hashes cannot be written into {folder.path}: {error.strerror}.",
-            fix="Make room, or run this as the user that the engine runs as.",
-        ) from None
+    with _writing(folder):
+        try:
+            with os.fdopen(folder.open((temporary,), flags), "w", encoding="utf-8") as file:
+                file.writelines(_line(name, record) for name, record in sorted(records.items()))
+                file.flush()
+                os.fsync(file.fileno())
+            folder.replace(temporary, HASHES_FILE)
+        except OSError:
+            with contextlib.suppress(OSError):
+                folder.unlink((temporary,))
+            raise

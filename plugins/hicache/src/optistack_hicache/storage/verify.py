@@ -6,6 +6,8 @@ was written under other settings. Bytes are checked where a hash was recorded.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from pathlib import Path
 from optistack.errors import InputError
 from optistack_hicache.storage.collect import remove
 from optistack_hicache.storage.folder import Folder
-from optistack_hicache.storage.hashes import Record, read_records, sha256_of, write_records
+from optistack_hicache.storage.hashes import Record, appending, read_records, sha256_of, write_records
 from optistack_hicache.storage.names import Holding
 from optistack_hicache.storage.scan import Entry, Scan, scan
 
@@ -23,7 +25,7 @@ from optistack_hicache.storage.scan import Entry, Scan, scan
 class Damage(StrEnum):
     """``empty``, ``short``, ``long``: not as many bytes as its neighbours; ``bytes``: not those that were recorded,
     without having been written to; ``changed``: written to in place, which no engine does; ``unreadable``: the disk
-    does not give it out."""
+    does not give it out; ``forbidden``: this user may not read it, so nothing is known of it and it is not removed."""
 
     EMPTY = "empty"
     SHORT = "short"
@@ -31,6 +33,7 @@ class Damage(StrEnum):
     BYTES = "bytes"
     CHANGED = "changed"
     UNREADABLE = "unreadable"
+    FORBIDDEN = "forbidden"
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Bad:
             return "its bytes were changed in place since they were recorded"
         if self.damage is Damage.UNREADABLE:
             return "it cannot be read"
+        if self.damage is Damage.FORBIDDEN:
+            return "this user may not read it"
         return f"{self.damage.value}: {self.entry.size_bytes:,} bytes instead of {self.expected_bytes:,}"
 
 
@@ -56,6 +61,7 @@ class Verified:
     """``files`` looked at, ``hashed`` of them compared with a hash, ``recorded`` hashed for the first time now.
 
     ``guessed`` holdings whose expected size is a guess: as many files have one size as another.
+    ``torn``    whether the record ended in the middle of a line, which is as if it were not there.
     """
 
     files: int = 0
@@ -64,6 +70,11 @@ class Verified:
     bad: list[Bad] = field(default_factory=list)
     removed: int = 0
     guessed: list[Holding] = field(default_factory=list)
+    torn: bool = False
+
+    @property
+    def forbidden(self) -> int:
+        return sum(bad.damage is Damage.FORBIDDEN for bad in self.bad)
 
 
 def expected_sizes(found: Scan, page_bytes: int | None = None) -> tuple[dict[Holding, int], list[Holding]]:
@@ -121,19 +132,25 @@ def verify(
     sizes, guessed = expected_sizes(found, page_bytes)
     if remove_bad:
         _refuse_most(found, page_bytes)
-    result = Verified(files=len(found.entries), guessed=guessed)
-    records = {} if sizes_only and not record else read_records(folder)
+    records, torn = ({}, False) if sizes_only else read_records(folder)
+    result = Verified(files=len(found.entries), guessed=guessed, torn=torn)
     kept: dict[str, Record] = {}
-    for number, entry in enumerate(found.entries):
-        if number % 256 == 0:
-            progress(f"{number:,} of {len(found.entries):,} files")
-        bad = _size(entry, sizes[entry.holding])
-        if bad is None and (record or not sizes_only):
-            bad = _bytes(folder, entry, sizes[entry.holding], records.get(entry.name), kept, result, record=record)
-        if bad is not None:
-            result.bad.append(bad)
-            if remove_bad and _removed(folder, entry):
-                result.removed += 1
+    with contextlib.ExitStack() as files:
+        add = None
+        if record:
+            write_records(folder, records)  # without a line that was cut off, and before hours of reading
+            add = files.enter_context(appending(folder))
+            found.entries.sort(key=lambda entry: entry.name in records)  # a run after one that was killed goes on there
+        for number, entry in enumerate(found.entries):
+            if number % 256 == 0:
+                progress(f"{number:,} of {len(found.entries):,} files")
+            bad = _size(entry, sizes[entry.holding])
+            if bad is None and not sizes_only:
+                bad = _bytes(folder, entry, sizes[entry.holding], records.get(entry.name), kept, result, add)
+            if bad is not None:
+                result.bad.append(bad)
+                if remove_bad and bad.damage is not Damage.FORBIDDEN and _removed(folder, entry):
+                    result.removed += 1
     if record:
         write_records(folder, kept)
     return result
@@ -153,22 +170,28 @@ def _bytes(
     known: Record | None,
     kept: dict[str, Record],
     result: Verified,
-    *,
-    record: bool,
+    add: Callable[[str, Record], None] | None,
 ) -> Bad | None:
-    """Compare ``entry`` with what is known of it, or note it into ``kept`` for the first time."""
+    """Compare ``entry`` with what is known of it, or ``add`` it, also to ``kept``, for the first time."""
     same_file = known is not None and known.inode == entry.inode
-    if not same_file and not record:
-        return None
     try:
+        if not same_file and add is None:
+            os.close(folder.open(entry.parts))
+            return None
         now = sha256_of(folder, entry)
     except FileNotFoundError:  # evicted meanwhile
         return None
+    except PermissionError:
+        if same_file and known is not None:
+            kept[entry.name] = known
+        return Bad(entry, Damage.FORBIDDEN, expected)
     except OSError:
         return Bad(entry, Damage.UNREADABLE, expected)
     if not same_file or known is None:
         result.recorded += 1
         kept[entry.name] = Record(entry.inode, entry.written_ns, now)
+        if add is not None:
+            add(entry.name, kept[entry.name])
         return None
     result.hashed += 1
     kept[entry.name] = known

@@ -65,11 +65,14 @@ def verify_view(result: Verified, *, shown: int) -> Iterator[RenderableType]:
         yield Text(f"{bad.entry.name}  {bad.describe()}")
     if len(result.bad) > shown:
         yield Text(f"and {len(result.bad) - shown:,} more")
-    parts = [f"{result.files:,} files", f"{len(result.bad):,} damaged"]
+    parts = [f"{result.files:,} files", f"{len(result.bad) - result.forbidden:,} damaged"]
+    parts += [f"{result.forbidden:,} that this user may not read"] if result.forbidden else []
     parts += [f"{result.removed:,} removed"] if result.removed else []
     parts += [f"{result.hashed:,} compared with their hash"]
     parts += [f"{result.recorded:,} recorded"] if result.recorded else []
     yield Text(", ".join(parts))
+    if result.torn:
+        yield Text("the record ended in the middle of a line, which was left out; --record goes on from there")
     for one in result.guessed:
         yield Text(f"{one.place}: as many files of {one.model} {one.part} have one size as another, taken for damaged")
 
