@@ -81,6 +81,13 @@ def test_gc_tells_first_and_removes_then(hicache: Command, tier: Path) -> None:
     assert as_json(hicache, "du", tier)["bytes"] == 16384
 
 
+def test_gc_notes_times_that_are_yet_to_come(hicache: Command, tier: Path) -> None:
+    _, out, error = hicache("gc", tier, "--max-age", "1h")
+    assert "0 files removed" in out
+    assert "5 files have times that are yet to come" in error
+    assert "yet to come" not in hicache("gc", tier, "--max-bytes", "1GiB")[2]
+
+
 def test_gc_in_words(hicache: Command, tier: Path) -> None:
     code, out, _ = hicache("gc", tier, "--max-bytes", "0")
     assert (code, out.splitlines()) == (0, ["5 files removed, 28.00 KiB", "0 files kept, 0 B"])

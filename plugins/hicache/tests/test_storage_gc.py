@@ -44,6 +44,27 @@ def test_age_counts_from_the_last_use(tmp_path: Path) -> None:
     assert [file.exists() for file in (first, second, third)] == [False, True, True]
 
 
+def test_times_that_are_yet_to_come_are_counted_and_are_of_no_age(tmp_path: Path) -> None:
+    file = put(sglang_file(tmp_path, 9), age_s=-86400.0)
+    sglang_tier(tmp_path)
+    with open_folder(tmp_path) as opened:
+        done = collect(opened, choose(scan(opened), NOW_S, max_age_s=1))
+    assert (len(done.entries), done.future) == (3, 1)
+    assert file.exists()
+
+
+def test_folders_that_are_emptied_go_too_and_the_engines_own_stays(tmp_path: Path) -> None:
+    old, new = vllm_tier(tmp_path)
+    beside = put(old.parent.parent / "ff_g0" / new.name)
+    gc(tmp_path, max_age_s=1.5 * 86400)
+    assert not old.parent.exists()
+    assert beside.exists()
+    assert new.exists()
+    gc(tmp_path, max_bytes=0)
+    assert [path.name for path in tmp_path.iterdir() if any(path.iterdir())] == ["_models_smollm2_abcdef012345"]
+    assert (tmp_path / "_models_smollm2_abcdef012345_r0").is_dir()
+
+
 def test_of_a_prefix_that_was_used_at_once_the_end_goes_first(tmp_path: Path) -> None:
     files = [put(sglang_file(tmp_path, number), age_s=50 - number / 100) for number in range(4)]
     gc(tmp_path, max_bytes=3 * 4096)

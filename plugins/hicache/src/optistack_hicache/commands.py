@@ -95,6 +95,8 @@ def gc(
             ) from None
     if not found.times:
         screen.note(f"{directory} is mounted noatime: what was written first counts as used least.")
+    if max_age is not None and done.future:
+        screen.note(f"{done.future:,} files have times that are yet to come and count as used now; touch them.")
     if json:
         screen.print_json(
             {
@@ -107,6 +109,7 @@ def gc(
                 "busy": done.busy,
                 "busy_bytes": done.busy_bytes,
                 "gone": done.gone,
+                "future": done.future,
             }
         )
         return

@@ -5,6 +5,7 @@ A file is unlinked whole: an engine that has it open reads on, one that comes la
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from dataclasses import dataclass, field
 
@@ -20,6 +21,9 @@ from its start, and without its start the rest is never asked for."""
 GONE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
 """The file, or a folder above it, is no longer there, or a link stands in its place."""
 
+SKEW_S = 60.0
+"""How far the clock of whoever wrote a file may be ahead of ours."""
+
 LEFTOVER_S = 3600.0
 """Age after which nobody is still writing a temporary file."""
 
@@ -30,7 +34,7 @@ class Collected:
 
     ``kept``, ``kept_bytes`` are the KV files that nothing unlinked here: those that were not chosen, as the scan saw
     them (one that others remove meanwhile still counts), and ``busy``, ``busy_bytes`` that were chosen and used or
-    replaced since.
+    replaced since. ``future`` files have a time that is yet to come, and are of no age.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -40,6 +44,7 @@ class Collected:
     busy: int = 0
     busy_bytes: int = 0
     gone: int = 0
+    future: int = 0
 
     @property
     def freed_bytes(self) -> int:
@@ -61,6 +66,7 @@ def choose(found: Scan, now_s: float, *, max_bytes: int | None = None, max_age_s
     order = sorted(found.entries, key=lambda entry: (entry.used_s // TURN_S, -entry.used_s, entry.name))
     rest = total_bytes(order)
     chosen = Collected(leftovers=[entry for entry in found.leftovers if now_s - entry.used_s > LEFTOVER_S])
+    chosen.future = sum(entry.used_s > now_s + SKEW_S for entry in order)
     for entry in order:
         old = max_age_s is not None and now_s - entry.used_s > max_age_s
         over = max_bytes is not None and rest > max_bytes
@@ -72,8 +78,13 @@ def choose(found: Scan, now_s: float, *, max_bytes: int | None = None, max_age_s
 
 
 def collect(folder: Folder, chosen: Collected) -> Collected:
-    """Unlink what was chosen, but for files that were used or replaced since they were looked at."""
-    done = Collected()
+    """Unlink what was chosen, but for files that were used or replaced since they were looked at.
+
+    Folders that it empties go too. vLLM makes a file's folders before each write (0.26 to 0.33
+    v1/kv_offload/tiering/fs/io.py, _ensure_dirs); a write that is between the two fails, as on a full disk, and is a
+    miss later.
+    """
+    done = Collected(future=chosen.future)
     for entry in chosen.entries:
         if remove(folder, entry):
             done.entries.append(entry)
@@ -83,6 +94,10 @@ def collect(folder: Folder, chosen: Collected) -> Collected:
             done.busy, done.busy_bytes = done.busy + 1, done.busy_bytes + size_bytes
     done.kept, done.kept_bytes = chosen.kept + done.busy, chosen.kept_bytes + done.busy_bytes
     done.leftovers = [entry for entry in chosen.leftovers if remove(folder, entry)]
+    for parts in {entry.parts[:-1] for entry in done.entries if entry.holding.engine == "vllm"}:
+        with contextlib.suppress(OSError):  # not empty, or gone
+            folder.rmdir(parts)
+            folder.rmdir(parts[:-1])
     return done
 
 

@@ -46,6 +46,11 @@ class Folder:
         with self.parent(parts) as parent:
             os.unlink(parts[-1], dir_fd=parent)
 
+    def rmdir(self, parts: tuple[str, ...]) -> None:
+        """OSError where the folder ``parts`` is not empty."""
+        with self.parent(parts) as parent:
+            os.rmdir(parts[-1], dir_fd=parent)
+
     def open(self, parts: tuple[str, ...], flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
         """A descriptor of the file ``parts``, which is no link. Reading it leaves its time of use alone if it may."""
         with self.parent(parts) as parent:
