@@ -10,6 +10,8 @@ from pathlib import Path
 
 import platformdirs
 
+from optistack.errors import InputError
+
 
 def cache_dir() -> Path:
     return platformdirs.user_cache_path("optistack")
@@ -32,3 +34,14 @@ def state_dir() -> Path:
 def deployments_dir() -> Path:
     """One folder for each deployment, named by it."""
     return state_dir() / "deployments"
+
+
+def check_deployments_dir() -> None:
+    """InputError where it cannot be a folder: that no deployment is found there says nothing of what runs."""
+    folder = deployments_dir()
+    there = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
+    if not there.is_dir():
+        raise InputError(
+            f"{there} is no folder, so what runs is not known.",
+            fix="Set XDG_STATE_HOME to what it was when the stack was applied, or unset it.",
+        )

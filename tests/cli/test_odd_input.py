@@ -56,6 +56,19 @@ def test_the_python_to_make_a_model_with_is_found_on_the_path(
     assert f"{home}/bin/some-python is no Python" in ran.err
 
 
+@pytest.mark.parametrize("words", [("status",), ("status", "--json"), ("down",), ("status", "name")])
+def test_what_runs_is_not_known_without_a_state_folder(
+    optistack: Optistack, home: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "not" / "yet"))
+    assert "no folder" not in optistack(*words).err
+    (home / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "file"))
+    ran = optistack(*words)
+    assert ran.code == 2
+    assert f"Error: {home}/file is no folder, so what runs is not known.\nFix: " in ran.err
+
+
 @pytest.mark.parametrize("leads_to", ["nowhere", "link"])
 def test_doctor_sees_links_that_lead_nowhere(
     optistack: Optistack, home: Path, monkeypatch: pytest.MonkeyPatch, leads_to: str

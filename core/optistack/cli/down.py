@@ -23,6 +23,9 @@ def down(
     """
     from optistack.apply.deployment import find, list_deployments, stop
     from optistack.cli import screen
+    from optistack.paths import check_deployments_dir
+
+    check_deployments_dir()
 
     chosen = [find(name) for name in names] if names else list_deployments()
     stopped = []

@@ -28,6 +28,9 @@ def status(
     """
     from optistack.apply.deployment import find, list_deployments
     from optistack.cli import screen
+    from optistack.paths import check_deployments_dir
+
+    check_deployments_dir()
 
     entries = [_entry(deployment) for deployment in (map(find, names) if names else list_deployments())]
     shown = [entry for entry in entries if everything or names or entry["running"]]
