@@ -6,6 +6,8 @@ from optistack.settings.resolved import ResolvedStack
 from optistack.stack.spec import StackSpec
 from optistack_adapters.sglang.defaults import RUNNING_REQUESTS
 
+DP_LM_HEAD = "--enable-dp-lm-head"
+
 
 def running_requests(stack: ResolvedStack) -> int:
     """Requests that decode at the same time, over all attention groups."""
@@ -21,6 +23,12 @@ def graph_batch(stack: ResolvedStack, spec: StackSpec) -> int:
 def verify_window(stack: ResolvedStack) -> int:
     """Tokens of one request in a decode step: the drafts and the last known token; 1 without speculation."""
     return (stack.speculation.num_draft_tokens.value or 0) + 1 if stack.speculation.method.is_set else 1
+
+
+def groups_have_heads(stack: ResolvedStack, spec: StackSpec) -> bool:
+    """Whether each attention group has an output head of its own (``--enable-dp-lm-head``), as DFLASH demands."""
+    asked = stack.speculation.method.value == "dflash" or DP_LM_HEAD in spec.engine_args
+    return spec.parallel.attention_data > 1 and asked
 
 
 def runs_graphs(stack: ResolvedStack) -> bool:

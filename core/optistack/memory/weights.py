@@ -27,6 +27,7 @@ class Placement(BaseModel):
     ``attention_data_parallel``  attention groups with requests of their own; attention is divided within a group
     ``groups_share_experts_only``  MLPs, shared experts, head and vision tower, too, are divided within a group: vLLM,
                                  whose groups are data-parallel copies; SGLang divides MLPs and head over all GPUs
+    ``groups_have_heads``        SGLang with ``--enable-dp-lm-head``: the head is divided within a group
     ``expert_parallel``          ranks that hold whole experts; 1 divides every expert over all GPUs
     ``absorbed_mla_copies``      the engine keeps ``kv_b_proj`` a second time, split and in BF16, for absorbed decode:
                                  SGLang always (``w_kc``, ``w_vc``), vLLM only when it is quantized
@@ -40,6 +41,7 @@ class Placement(BaseModel):
     tensor_parallel: int = 1
     attention_data_parallel: int = 1
     groups_share_experts_only: bool = False
+    groups_have_heads: bool = False
     expert_parallel: int = 1
     absorbed_mla_copies: bool = False
     vision_divided: bool = False
@@ -85,7 +87,8 @@ def _placed(part: Component, model: ModelFacts, placement: Placement) -> int:
         return _experts(part, model, placement)
     if part.name == "attention":
         return _attention(part, model, attention_gpus)
-    return -(-part.bytes // (attention_gpus if part.name == "embeddings" else rest_gpus))
+    within_group = part.name == "embeddings" or (part.name == "head" and placement.groups_have_heads)
+    return -(-part.bytes // (attention_gpus if within_group else rest_gpus))
 
 
 def _whole(part: Component, placement: Placement) -> bool:
