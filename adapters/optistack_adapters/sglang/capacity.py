@@ -17,7 +17,7 @@ def running_requests(stack: ResolvedStack) -> int:
 def graph_batch(stack: ResolvedStack, spec: StackSpec) -> int:
     """The largest decode batch with a CUDA graph: all running requests of an attention group unless somebody says."""
     said = stack.serving.cuda_graph_max_batch.value
-    return said or max(1, -(-running_requests(stack) // spec.parallel.attention_data))
+    return said or spec.parallel.of_group(running_requests(stack))
 
 
 def verify_window(stack: ResolvedStack) -> int:

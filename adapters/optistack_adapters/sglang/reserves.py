@@ -131,6 +131,6 @@ def _activations(stack: ResolvedStack, model: ModelFacts, node: NodeFacts, spec:
         context = min(MLA_PREFIX_TOKENS, stack.serving.context_tokens.value or model.max_context_tokens)
         prefix = context * heads * (attention.head_dim + attention.qk_nope_head_dim + values)
     requests = running_requests(stack)
-    requests = -(-requests // groups) if groups_have_heads(stack, spec) else requests
+    requests = spec.parallel.of_group(requests) if groups_have_heads(stack, spec) else requests
     logits = requests * verify_window(stack) * model.vocab
     return ACTIVATION_BYTES * (tokens * row + prefix) + (4 + ACTIVATION_BYTES) * logits

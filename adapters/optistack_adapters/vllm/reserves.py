@@ -95,8 +95,8 @@ def _mlp_bytes(model: ModelFacts, tokens: int, spec: StackSpec) -> int:
     """Gate and up, their product, and the experts' outputs before they are summed (fused_moe/modular_kernel.py).
 
     Attention groups gather all their tokens for the experts, and add up what comes out before they scatter it
-    (distributed/device_communicators/all2all.py). Where experts are whole, so are the rows of a token, whose number does
-    not depend on how many of its experts a rank has (fused_moe/experts/triton_moe.py, ``workspace_shapes``).
+    (distributed/device_communicators/all2all.py). Where experts are whole, so are the rows of a token; their number
+    does not depend on how many of its experts a rank has (fused_moe/experts/triton_moe.py, ``workspace_shapes``).
     """
     ranks, groups = spec.parallel.tensor, spec.parallel.attention_data
     dense = 3 * tokens * model.intermediate * 2 * groups // ranks

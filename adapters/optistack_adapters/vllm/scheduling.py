@@ -45,7 +45,7 @@ def add_scheduling(builder: LaunchBuilder, request: RenderRequest) -> None:
 def group_requests(stack: ResolvedStack, spec: StackSpec, unset: int) -> int:
     """Running requests of one attention group, which is an engine of its own; ``unset`` where nobody says."""
     running = stack.serving.max_running_requests.value
-    return -(-running // spec.parallel.attention_data) if running else unset
+    return spec.parallel.of_group(running) if running else unset
 
 
 def draft_slots(stack: ResolvedStack, spec: StackSpec, version: str) -> int:

@@ -24,6 +24,12 @@ def _fewer_sessions_than_wanted(context: RuleContext) -> str | None:
     return f"{fit} of {asked}" if context.budget.feasible and fit is not None and fit < asked else None
 
 
+def _parts_of_requests(context: RuleContext) -> str | None:
+    asked = context.stack.serving.max_running_requests.value
+    taken = context.spec.parallel.for_all_groups(asked) if asked is not None else None
+    return f"{taken} instead of {asked}" if taken != asked else None
+
+
 def _dev_endpoints_in_the_open(context: RuleContext) -> bool:
     return context.spec.serving.dev_endpoints and context.spec.serving.host not in ("127.0.0.1", "localhost", "::1")
 
@@ -57,6 +63,15 @@ CORE_RULES: tuple[Rule, ...] = (
         fix="Requests will wait or be preempted; use more GPUs or a smaller KV dtype, or lower workload.concurrency.",
         fires=_fewer_sessions_than_wanted,
         evidence=Evidence.READ,
+    ),
+    Rule(
+        id="requests-over-groups",
+        severity=Severity.OVERRIDE,
+        message="Every attention group runs equally many requests, which makes {detail} for the replica.",
+        fix="Set serving.max_running_requests to a multiple of parallel.attention_data.",
+        fires=_parts_of_requests,
+        evidence=Evidence.READ,
+        upstream="sglang mem_cache/kv_cache_configurator.py resolve_max_num_reqs; in vLLM a group is an engine",
     ),
     Rule(
         id="dev-endpoints-in-the-open",

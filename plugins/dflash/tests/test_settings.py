@@ -9,7 +9,7 @@ import pytest
 from optistack.errors import InputError, PlanRefusedError
 from optistack.facts import load_node
 from optistack.settings import KVLayout, Serving, choose
-from optistack.stack.spec import WorkloadSection
+from optistack.stack.spec import ParallelSection, WorkloadSection
 
 
 def test_the_block_less_the_known_token_is_drafted(bench: Any) -> None:
@@ -68,6 +68,13 @@ class TestServing:
         assert not bench.resolve().serving.chunked_prefill_tokens.is_set
         bench.workload = WorkloadSection(concurrency=200)
         assert bench.resolve().serving.chunked_prefill_tokens.value == 400 * 8
+
+    def test_a_group_of_vllm_has_its_part_of_the_requests_and_their_blocks(self, make_bench: Any) -> None:
+        bench = make_bench(backend="vllm", parallel=ParallelSection(tensor=4, attention_data=4))
+        bench.workload = WorkloadSection(concurrency=5)
+        serving = bench.resolve().serving
+        assert serving.max_running_requests.value == 12, "three for each of four groups"
+        assert serving.chunked_prefill_tokens.at_least == 3 * 8
 
     def test_a_short_draft_with_yarn_limits_the_context_on_vllm_0_33(self, make_bench: Any) -> None:
         bench = make_bench(backend="vllm")
