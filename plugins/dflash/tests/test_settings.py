@@ -156,6 +156,15 @@ class TestCharges:
             assert here.per_gpu_bytes == whole[what].per_gpu_bytes
             assert here.per_kv_token_bytes == whole[what].per_kv_token_bytes
 
+    def test_sglang_gathers_the_embedding_where_a_group_divides_it(self, bench: Any, make_bench: Any) -> None:
+        def charged(bench: Any, **parallel: int) -> list[int]:
+            bench.parallel = ParallelSection(**parallel)
+            return [charge.per_gpu_bytes for charge in bench.resolve().charges if charge.what == "draft embedding"]
+
+        assert charged(bench, tensor=4, attention_data=2) == [bench.model.vocab * 64 * 2]
+        assert not charged(bench, tensor=4) and not charged(bench, tensor=4, attention_data=4)
+        assert not charged(make_bench(backend="vllm"), tensor=4, attention_data=2)
+
     @pytest.mark.parametrize(("dtype", "value_bytes"), [("bfloat16", 2), ("fp8_e4m3", 1)])
     def test_its_kv_is_charged_in_its_own_dtype(self, bench: Any, dtype: str, value_bytes: int) -> None:
         bench.others = [KVLayout(dtype=choose("fp8_e4m3"), draft_dtype=choose(dtype))]
