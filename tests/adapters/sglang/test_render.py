@@ -161,3 +161,12 @@ def test_requests_are_whole_ones_in_each_attention_group(build: Any) -> None:
     left = build(parallel=groups, workload={"concurrency": 25})
     assert left.launch.value_of("--max-running-requests") == "52", "twice 25, and no less"
     assert not rule.fires(left.context)
+
+
+def test_sessions_are_scattered_over_attention_groups(build: Any) -> None:
+    rule = next(rule for rule in CORE_RULES if rule.id == "sessions-over-groups")
+    turns, groups = {"turns": 30}, {"tensor": 4, "attention_data": 4}
+    assert rule.fires(build(parallel=groups, workload=turns).context) == "4"
+    assert not rule.fires(build(parallel=groups).context)
+    assert not rule.fires(build(parallel={"tensor": 4}, workload=turns).context)
+    assert not rule.fires(build(parallel=groups, workload=turns, serving={"prefix_caching": False}).context)
