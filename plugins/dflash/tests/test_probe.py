@@ -61,7 +61,11 @@ class FakeEngine:
         path, body = request.url.path, json.loads(request.content or b"{}")
         self.requests.append(body)
         named = request.headers.get("X-data-parallel-rank") if self.dialect == "vllm" else body.get("routed_dp_rank")
-        self.group = int(named) if named is not None else len(self.requests) % self.groups
+        self.group = (
+            int(named)
+            if named is not None
+            else sum(bool({"prompt", "text"} & body.keys()) for body in self.requests) % self.groups
+        )
         if path == "/metrics" and "blind" not in self.faults:
             return httpx.Response(200, text=self.metrics())
         if path == "/v1/models":
