@@ -39,6 +39,7 @@ MLA_PREFIX_TOKENS = 128 * 1024
 MEDIA_CACHE_BYTES = 100 * MIB
 """``SGLANG_VLM_CACHE_SIZE_MB``: embeddings of media, allocated after the KV pool."""
 
+NO_FP4_GATHER = "--disable-flashinfer-cutlass-moe-fp4-allgather"
 CONTEXT_BYTES = 600 * MIB
 COLLECTIVES_BYTES = 1200 * MIB
 UNUSED_BYTES = 512 * MIB
@@ -69,6 +70,7 @@ def reserves(
     method, draft = stack.speculation.method.value, stack.speculation.draft_checkpoint
     layout = {
         "groups_have_heads": groups_have_heads(stack, spec),  # models/deepseek_v2.py, use_attn_tp_group
+        "shared_experts_whole": _gathers_in_fp4(stack, model, spec),  # models/deepseek_v2.py, _shared_expert_use_tp1
         "absorbed_mla_copies": True,  # w_kc and w_vc, models/deepseek_common/deepseek_weight_loader.py
         "mtp_loaded": method in ("eagle", "nextn") and not draft.is_set,
     }
@@ -93,6 +95,15 @@ def reserves(
         host_bytes=HOST_PROCESS_BYTES * spec.parallel.tensor,
         why="estimate of the SGLang adapter",
     )
+
+
+def _gathers_in_fp4(stack: ResolvedStack, model: ModelFacts, spec: StackSpec) -> bool:
+    """Whether groups quantize tokens before they gather them, so that shared experts work on a group's own
+    (layers/moe/utils.py, ``should_use_flashinfer_cutlass_moe_fp4_allgather``)."""
+    kernels = stack.quantization.moe_backend.value == "flashinfer_cutlass" and NO_FP4_GATHER not in spec.engine_args
+    fp4 = model.quantization is not None and model.quantization.method == "modelopt"
+    fp4 = fp4 and model.precision_of("routed_experts") == "nvfp4"
+    return kernels and fp4 and spec.parallel.attention_data > 1 and spec.parallel.expert == spec.parallel.attention_data
 
 
 def media_cache_bytes(model: ModelFacts, version: str) -> int:

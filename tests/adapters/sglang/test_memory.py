@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from optistack.facts.node import GIB
 from optistack.memory.budget import MemoryBudget
 from optistack.memory.lines import MemoryLine
-from optistack.settings import KVLayout, MemoryCharge, Speculation, choose
+from optistack.settings import KVLayout, MemoryCharge, Speculation, WeightQuantization, choose
 from optistack_adapters.sglang.fraction import STEPS, mem_fraction_static
 from optistack_adapters.sglang.reserves import media_cache_bytes
 
@@ -194,3 +194,18 @@ def test_experts_of_attention_groups_see_the_tokens_of_all(build: Any) -> None:
     four = build(parallel={"tensor": 4, "attention_data": 4}, serving=chunk)
     experts = 8 * (7168 + 3 * 2048 // 4) * 8192 * 2 / GIB
     assert late_gib(four) - late_gib(one) > 3 * experts
+
+
+def test_shared_experts_are_whole_where_tokens_are_gathered_in_fp4(build: Any) -> None:
+    """models/deepseek_v2.py, _shared_expert_use_tp1, with as many groups as ranks of whole experts."""
+    cutlass = WeightQuantization(moe_backend=choose("flashinfer_cutlass"))
+    same, others = {"tensor": 4, "attention_data": 4, "expert": 4}, {"tensor": 4, "attention_data": 4, "expert": 2}
+
+    def shared(*settings: Any, parallel: dict[str, int], **spec: Any) -> int:
+        lines = build(*settings, parallel=parallel, **spec).request.budget.weights
+        return sum(line.bytes for line in lines if line.label == "shared experts")
+
+    divided = shared(parallel=same)
+    assert shared(cutlass, parallel=same) == 4 * divided
+    assert shared(cutlass, parallel=others) == shared(cutlass, parallel={"tensor": 4}) == divided
+    assert shared(cutlass, parallel=same, engine_args=["--disable-flashinfer-cutlass-moe-fp4-allgather"]) == divided
