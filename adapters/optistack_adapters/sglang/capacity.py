@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from optistack.memory.kv import attention_ranks
 from optistack.settings.resolved import ResolvedStack
 from optistack.stack.spec import StackSpec
 from optistack_adapters.sglang.defaults import RUNNING_REQUESTS
@@ -15,9 +16,15 @@ def running_requests(stack: ResolvedStack) -> int:
 
 
 def graph_batch(stack: ResolvedStack, spec: StackSpec) -> int:
-    """The largest decode batch with a CUDA graph: all running requests of an attention group unless somebody says."""
+    """The largest decode batch with a CUDA graph: all running requests of an attention group unless somebody says.
+
+    Groups pad a batch to a multiple of their GPUs, and only such are captured (model_executor/runner/
+    base_cuda_graph_runner.py, ``get_batch_sizes_to_capture``).
+    """
     said = stack.serving.cuda_graph_max_batch.value
-    return said or spec.parallel.of_group(running_requests(stack))
+    requests, groups = spec.parallel.of_group(running_requests(stack)), spec.parallel.attention_data
+    ranks = attention_ranks(spec.parallel.tensor, groups) if groups > 1 else 1
+    return said or -(-requests // ranks) * ranks
 
 
 def verify_window(stack: ResolvedStack) -> int:

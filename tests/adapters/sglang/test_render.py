@@ -163,6 +163,12 @@ def test_requests_are_whole_ones_in_each_attention_group(build: Any) -> None:
     assert not rule.fires(left.context)
 
 
+def test_a_graph_holds_all_requests_of_a_group_padded_to_its_gpus(build: Any) -> None:
+    for parallel, batch in (({"tensor": 4, "attention_data": 2}, "4"), ({"tensor": 4}, "6")):
+        launch = build(parallel=parallel, serving={"max_running_requests": 6}).launch
+        assert launch.value_of("--cuda-graph-max-bs-decode") == batch
+
+
 def test_sessions_are_scattered_over_attention_groups(build: Any) -> None:
     rule = next(rule for rule in CORE_RULES if rule.id == "sessions-over-groups")
     turns, groups = {"turns": 30}, {"tensor": 4, "attention_data": 4}
