@@ -197,7 +197,7 @@ def test_a_port_in_use_is_refused_before_anything_starts(optistack: Optistack, s
 def test_a_plan_for_gpus_is_refused_where_there_are_none(
     optistack: Optistack, small: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("optistack.facts.detect._nvidia_smi", lambda *_: None)
+    monkeypatch.setattr("optistack.facts.detect.nvidia_smi", lambda *_: None)
     ran = optistack("apply", "--node", "b200x1")
     assert ran.code == 2
     assert "needs 1 x NVIDIA B200, and this machine has no GPU" in ran.err
