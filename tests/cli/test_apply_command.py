@@ -42,6 +42,7 @@ def test_a_stack_is_applied_proved_listed_and_taken_down(optistack: Optistack, s
     assert "optistack down tiny" in again.err
     verified = optistack("verify", "--endpoint", status["endpoints"][0], "--json")
     assert verified.code == 0
+    assert verified.json["plan_hash"] == status["plan_hash"]
     assert {"kv.dtype": "pass"}.items() <= {r["id"]: r["status"] for r in verified.json["results"]}.items()
     assert optistack("down").out == "Stopped tiny.\n"
     assert optistack("down").out == "Nothing was running.\n"

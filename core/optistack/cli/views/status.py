@@ -26,7 +26,7 @@ def status_view(entries: Sequence[Mapping[str, Any]], *, ended: int, wide: bool)
         return
     table = columns(None, None, None, None if wide else 100)
     for entry in entries:
-        phase = Text(entry["phase"], STYLES.get(entry["phase"], "red"))
+        phase = Text(entry["phase"], STYLES[entry["phase"]])
         table.add_row(Text(entry["name"], "bold"), phase, "\n".join(entry["endpoints"]), _told(entry, wide=wide))
     yield table
 
