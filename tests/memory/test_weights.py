@@ -49,6 +49,27 @@ def test_engine_habits(kimi: ModelFacts) -> None:
     assert copies == 61 * 512 * 64 * (128 + 128) * 2 // 4
 
 
+def test_groups_that_share_experts_only_repeat_everything_else(kimi: ModelFacts) -> None:
+    def lines(placement: Placement) -> dict[str, int]:
+        return {found.label: found.bytes for found in weight_lines(kimi, placement)}
+
+    placement = Placement(
+        tensor_parallel=4, attention_data_parallel=4, groups_share_experts_only=True, expert_parallel=4
+    )
+    copies, alone = lines(placement), lines(Placement())
+    assert copies["routed experts"] == lines(Placement(tensor_parallel=4))["routed experts"]
+    assert {label: size for label, size in copies.items() if label != "routed experts"} == {
+        label: size for label, size in alone.items() if label != "routed experts"
+    }
+    two = lines(placement.model_copy(update={"attention_data_parallel": 2, "vision_divided": True}))
+    assert two["head"] == alone["head"] // 2 and two["vision"] == alone["vision"] // 2
+    assert two["dense mlp"] == alone["dense mlp"] // 2
+    # Groups of two GPUs with whole experts divide the tokens of the shared experts instead.
+    assert two["shared experts"] == alone["shared experts"]
+    sliced = placement.model_copy(update={"attention_data_parallel": 2, "expert_parallel": 1})
+    assert lines(sliced)["shared experts"] == alone["shared experts"] // 2
+
+
 def test_expert_parallelism_moves_no_bytes_when_it_divides(kimi: ModelFacts) -> None:
     label = "routed experts"
     divided = line(kimi, Placement(tensor_parallel=8), label)

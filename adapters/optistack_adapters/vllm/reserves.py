@@ -49,6 +49,7 @@ def reserves(
     common = EngineReserves(
         engine=f"vllm {engine.version}",
         activations_bytes=activation_bytes(stack, model, spec, engine.version),
+        groups_share_experts_only=True,
         absorbed_mla_copies=_attention_is_quantized(model),
         vision_divided=True,
         vision_loaded=TEXT_ONLY not in spec.engine_args,
@@ -83,20 +84,24 @@ def activation_bytes(stack: ResolvedStack, model: ModelFacts, spec: StackSpec, v
     """
     tokens = (stack.serving.chunked_prefill_tokens.value or GPU_PREFILL_TOKENS) + draft_slots(stack, spec, version)
     ranks = spec.parallel.tensor
-    shared = spec.parallel.tensor // spec.parallel.attention_data
+    groups = spec.parallel.attention_data
+    shared = ranks // groups
     size = FIXED_ACTIVATION_BYTES + 4 * tokens * model.hidden * 2
-    size += _mlp_bytes(model, tokens, ranks) + _attention_bytes(model, tokens, shared)
+    size += _mlp_bytes(model, tokens, ranks, groups) + _attention_bytes(model, tokens, shared)
     rows = (stack.serving.max_running_requests.value or 1) * (1 + (stack.speculation.num_draft_tokens.value or 0))
     size += 2 * rows * model.vocab * 4
     return size + (MULTIMODAL_BYTES if model.multimodal else 0)
 
 
-def _mlp_bytes(model: ModelFacts, tokens: int, ranks: int) -> int:
-    """Gate and up, their product, and the experts' outputs before they are summed (fused_moe/modular_kernel.py)."""
-    dense = 3 * tokens * model.intermediate * 2 // ranks
+def _mlp_bytes(model: ModelFacts, tokens: int, ranks: int, groups: int) -> int:
+    """Gate and up, their product, and the experts' outputs before they are summed (fused_moe/modular_kernel.py).
+
+    Attention groups gather all their tokens for the experts (distributed/device_communicators/all2all.py).
+    """
+    dense = 3 * tokens * model.intermediate * 2 * groups // ranks
     if model.moe is None:
         return dense
-    rows = tokens * model.moe.experts_per_token
+    rows = tokens * groups * model.moe.experts_per_token
     width = model.moe.expert_width // ranks
     return max(dense, rows * 2 * (max(2 * width, model.hidden) + width))
 

@@ -33,6 +33,7 @@ class EngineReserves(BaseModel):
     activations_bytes: int = 0
     unused_bytes: int = 0
     host_bytes: int = 0
+    groups_share_experts_only: bool = False
     absorbed_mla_copies: bool = False
     vision_divided: bool = False
     vision_loaded: bool = True
@@ -93,6 +94,7 @@ class BudgetRequest(BaseModel):
             tensor_parallel=self.tensor_parallel,
             attention_data_parallel=self.attention_data_parallel,
             expert_parallel=self.expert_parallel,
+            groups_share_experts_only=self.reserves.groups_share_experts_only,
             absorbed_mla_copies=self.reserves.absorbed_mla_copies,
             vision_divided=self.reserves.vision_divided,
             vision_loaded=self.reserves.vision_loaded,

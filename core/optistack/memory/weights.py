@@ -25,6 +25,8 @@ class Placement(BaseModel):
 
     ``tensor_parallel``          GPUs of the replica (for vLLM: tensor parallel times data parallel)
     ``attention_data_parallel``  attention groups with requests of their own; attention is divided within a group
+    ``groups_share_experts_only``  MLPs, shared experts, head and vision tower, too, are divided within a group: vLLM,
+                                 whose groups are data-parallel copies; SGLang divides MLPs and head over all GPUs
     ``expert_parallel``          ranks that hold whole experts; 1 divides every expert over all GPUs
     ``absorbed_mla_copies``      the engine keeps ``kv_b_proj`` a second time, split and in BF16, for absorbed decode:
                                  SGLang always (``w_kc``, ``w_vc``), vLLM only when it is quantized
@@ -37,6 +39,7 @@ class Placement(BaseModel):
 
     tensor_parallel: int = 1
     attention_data_parallel: int = 1
+    groups_share_experts_only: bool = False
     expert_parallel: int = 1
     absorbed_mla_copies: bool = False
     vision_divided: bool = False
@@ -50,7 +53,7 @@ def weight_lines(model: ModelFacts, placement: Placement, *, even: bool = False)
     for part in model.components:
         size = _even(part, placement) if even else _placed(part, model, placement)
         if size:
-            lines.append(MemoryLine(label=part.name.replace("_", " "), bytes=size, why=_why(part, even)))
+            lines.append(MemoryLine(label=part.name.replace("_", " "), bytes=size, why=_why(part, size, placement)))
     if placement.absorbed_mla_copies and not even and model.attention.kind == "mla":
         ranks = attention_ranks(placement.tensor_parallel, placement.attention_data_parallel)
         latent = mla_projections(model.attention, model.hidden)["kv_b_proj"]
@@ -70,18 +73,28 @@ def _even(part: Component, placement: Placement) -> int:
 
 def _placed(part: Component, model: ModelFacts, placement: Placement) -> int:
     gpus = placement.tensor_parallel
+    attention_gpus = attention_ranks(gpus, placement.attention_data_parallel)
+    rest_gpus = attention_gpus if placement.groups_share_experts_only else gpus
     if (part.name == "vision" and not placement.vision_loaded) or (part.name == "mtp" and not placement.mtp_loaded):
         return 0
     if part.name == "vision" and placement.vision_divided:
-        return -(-part.bytes // gpus)
-    if part.replicated:
+        return -(-part.bytes // rest_gpus)
+    if _whole(part, placement):
         return part.bytes
     if part.name == "routed_experts":
         return _experts(part, model, placement)
-    attention_gpus = attention_ranks(gpus, placement.attention_data_parallel)
     if part.name == "attention":
         return _attention(part, model, attention_gpus)
-    return -(-part.bytes // (attention_gpus if part.name == "embeddings" else gpus))
+    return -(-part.bytes // (attention_gpus if part.name == "embeddings" else rest_gpus))
+
+
+def _whole(part: Component, placement: Placement) -> bool:
+    """vLLM divides the tokens, and not the shared experts, within groups of several GPUs that share whole experts
+    (``use_sequence_parallel_moe`` of config/parallel.py in 0.26 to 0.33)."""
+    ranks = attention_ranks(placement.tensor_parallel, placement.attention_data_parallel)
+    several = ranks > 1 and placement.attention_data_parallel > 1
+    sequences = placement.groups_share_experts_only and placement.expert_parallel > 1 and several
+    return part.replicated or (part.name == "shared_experts" and sequences)
 
 
 def _experts(part: Component, model: ModelFacts, placement: Placement) -> int:
@@ -102,6 +115,8 @@ def _attention(part: Component, model: ModelFacts, gpus: int) -> int:
     return math.ceil(part.bytes * (2 * attention.heads / gpus + 2) / heads)
 
 
-def _why(part: Component, even: bool) -> str:
-    share = "divided" if even or not part.replicated else "whole on each GPU"
-    return f"{part.parameters / 1e9:.2f} G parameters in {part.precision}, {share}"
+def _why(part: Component, size: int, placement: Placement) -> str:
+    held = f"{part.parameters / 1e9:.2f} G parameters in {part.precision}"
+    if placement.tensor_parallel == 1:
+        return held
+    return f"{held}, {'divided' if size < part.bytes else 'whole on each GPU'}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -11,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optistack_dflash.probe_counters
-from optistack.errors import CheckFailedError
+from optistack.errors import CheckFailedError, InputError
 from optistack.verify.endpoint import Endpoint
+from optistack_dflash.prompt_file import read_prompt_file
 from optistack_dflash.tuning import Round, acceptance_length, propose, step_seconds
 from optistack_dflash.tuning_rounds import measure_round
 
@@ -23,7 +26,7 @@ SHARES = st.lists(st.floats(0, 1), min_size=DRAFTED, max_size=DRAFTED).map(lambd
 def made(concurrency: int, shares: tuple[float, ...], step_s: float) -> Round:
     """A round of 100 steps."""
     tokens = round(100 * concurrency * acceptance_length(shares, DRAFTED))
-    return Round(concurrency, tokens, 100 * step_s, 100.0 * concurrency, DRAFTED, shares)
+    return Round(concurrency, tokens, 100 * step_s * concurrency, 100.0 * concurrency, DRAFTED, shares)
 
 
 @given(SHARES, st.floats(0.001, 1))
@@ -87,8 +90,36 @@ def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_round_is_what_the_engine_counted() -> None:
     found = measure_round(Endpoint("http://engine", transport=engine()), 4, max_tokens=30)
-    assert (found.concurrency, found.tokens, found.drafts, found.draft_tokens) == (4, 120, 40, 3)
+    # Eight built-in prompts are answered once each, two a user.
+    assert (found.concurrency, found.tokens, found.drafts, found.draft_tokens) == (4, 240, 80, 3)
     assert found.by_position == (1.0, 1.0, 0.0)
+
+
+def test_prompts_of_all_kinds_are_asked_and_end_where_the_model_ends(tmp_path: Path) -> None:
+    lines = [{"prompt": "a"}, {"ids": [1, 2]}, {"messages": [{"role": "user", "content": "b"}]}]
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    asked: list[dict[str, Any]] = []
+
+    def seen(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            asked.append({"path": request.url.path, **json.loads(request.content)})
+        return drafting.handler(request)  # type: ignore[return-value]  # this handler is no coroutine
+
+    drafting = engine()
+    endpoint = Endpoint("http://engine", transport=httpx.MockTransport(seen))
+    found = measure_round(endpoint, 1, max_tokens=30, prompts=read_prompt_file(file))
+    assert found.tokens == 90 and not any("ignore_eos" in body for body in asked)
+    assert [body.get("prompt", body.get("messages")) for body in asked] == [next(iter(line.values())) for line in lines]
+    assert [body["path"] for body in asked] == ["/v1/completions", "/v1/completions", "/v1/chat/completions"]
+
+
+@pytest.mark.parametrize("line", ["{", "[1]", "3", '{"prompt": ""}', '{"ids": "12"}', '{"prompt": "a", "ids": [1]}'])
+def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "a"}\n' + line + "\n")
+    with pytest.raises(InputError, match=f"Line 2 of {file} is no prompt"):
+        read_prompt_file(file)
 
 
 def test_an_engine_that_does_not_draft_cannot_be_tuned() -> None:

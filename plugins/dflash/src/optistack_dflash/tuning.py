@@ -17,24 +17,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Round:
-    """``concurrency`` requests at once: ``tokens`` answered in ``seconds`` by ``drafts`` drafts (all requests), of
-    ``draft_tokens`` each; ``by_position`` [draft_tokens] are the shares p_i."""
+    """``concurrency`` requests at once: ``tokens`` answered by ``drafts`` drafts of ``draft_tokens`` each, in
+    ``request_s``, the seconds of all requests summed; ``by_position`` [draft_tokens] are the shares p_i."""
 
     concurrency: int
     tokens: int
-    seconds: float
+    request_s: float
     drafts: float
     draft_tokens: int
     by_position: tuple[float, ...]
 
     @property
     def tokens_per_s_per_user(self) -> float:
-        return self.tokens / self.concurrency / self.seconds
+        return self.tokens / self.request_s
 
     @property
     def step_s(self) -> float:
-        """How long a step took: every request is in each of them."""
-        return self.seconds * self.concurrency / self.drafts
+        """How long a step took: each draft is of one request, which waits for nothing else than its own steps."""
+        return self.request_s / self.drafts
 
     @property
     def verified_tokens(self) -> int:

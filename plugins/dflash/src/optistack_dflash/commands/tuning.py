@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,23 +16,30 @@ from optistack_dflash.commands.app import EndpointOption, JsonOption, app
 def tune(
     endpoint: EndpointOption,
     concurrency: Annotated[str, typer.Option(metavar="N,N,...", help="Requests at once, each of these.")] = "1,4,16",
-    max_tokens: Annotated[int, typer.Option(min=16, help="Tokens of each answer.")] = 128,
+    max_tokens: Annotated[int, typer.Option(min=16, help="Tokens of an answer at most.")] = 128,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Prompts of your users, as for collect; built-in code prompts if left out."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Propose how many tokens to draft at each concurrency, from steps measured on a running vLLM.
 
+    Acceptance depends on what is asked: give your users' prompts.
     Start the engine with the proposed number and tune again: what is measured then is the answer.
     """
     from optistack.verify.endpoint import Endpoint
+    from optistack_dflash.prompt_file import read_prompt_file
     from optistack_dflash.tuning import propose
-    from optistack_dflash.tuning_rounds import measure_round
+    from optistack_dflash.tuning_rounds import BUILT_IN, measure_round
 
     users = _numbers(concurrency)
+    asked = read_prompt_file(prompts) if prompts else BUILT_IN
     with Endpoint(endpoint) as engine:
         for number in users:
             # Not counted: the first round of a kind compiles and allocates.
-            measure_round(engine, number, max_tokens=16)
-        rounds = [measure_round(engine, number, max_tokens=max_tokens) for number in users]
+            measure_round(engine, number, max_tokens=16, prompts=asked, answers=number)
+        rounds = [measure_round(engine, number, max_tokens=max_tokens, prompts=asked) for number in users]
     proposals = propose(rounds)
     if json:
         from optistack.cli import screen

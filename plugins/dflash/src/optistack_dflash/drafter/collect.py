@@ -6,7 +6,6 @@ the ids of their answers (vLLM: ``return_token_ids`` of /v1/completions; SGLang:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from optistack.errors import CheckFailedError, InputError
 from optistack.verify.endpoint import Endpoint
 from optistack_dflash.drafter.provenance import Provenance, fingerprint, template_hash
 from optistack_dflash.drafter.shards import Recorded, read_shard, write_shard
+from optistack_dflash.prompt_file import read_prompt_file
 
 
 @dataclass(frozen=True)
@@ -73,42 +73,24 @@ class Engine:
 
 
 def read_prompts(file: Path, checkpoint: Path) -> list[list[int]]:
-    """The prompts of a JSON Lines file as ids; each line has ``ids``, or ``prompt`` (text), or ``messages``.
+    """The prompts of a file as the ids that ``checkpoint``'s tokenizer and chat template make of them.
 
-    InputError naming the line that has none of them, or more than one.
+    InputError as :func:`optistack_dflash.prompt_file.read_prompt_file` raises it.
     """
     from transformers import AutoTokenizer
 
-    try:
-        lines = file.read_text().splitlines()
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}.", fix="Give a file of prompts.") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not text in UTF-8.", fix="Give a file of prompts in JSON Lines.") from error
+    prompts = read_prompt_file(file)
     tokenizer: Any = AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
-    prompts = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            one = json.loads(line)
-            (given,) = {"ids", "prompt", "messages"} & set(one)
-        except (ValueError, TypeError):
-            raise InputError(
-                f"Line {number} of {file} is no prompt.",
-                fix='Write each line as {"prompt": "text"}, {"messages": [...]} or {"ids": [...]}.',
-            ) from None
-        if given == "ids":
-            ids = [int(token) for token in one["ids"]]
-        elif given == "prompt":
-            ids = tokenizer(one["prompt"])["input_ids"]
-        else:
-            text = tokenizer.apply_chat_template(one["messages"], add_generation_prompt=True, tokenize=False)
-            ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        prompts.append(ids)
-    if not prompts:
-        raise InputError(f"{file} holds no prompts.")
-    return prompts
+
+    def ids(kind: str, given: Any) -> list[int]:
+        if kind == "ids":
+            return list(given)
+        if kind == "prompt":
+            return list(tokenizer(given)["input_ids"])
+        text = tokenizer.apply_chat_template(given, add_generation_prompt=True, tokenize=False)
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    return [ids(*one) for one in prompts]
 
 
 def collect(
