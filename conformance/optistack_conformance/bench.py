@@ -20,9 +20,10 @@ from optistack.cases import ConformanceCase
 from optistack.errors import CheckFailedError
 from optistack.verify.receipt import CheckResult, Status
 from optistack_conformance import margin
+from optistack_conformance.answers import NotScoredError
 from optistack_conformance.client import Client
 from optistack_conformance.engine import EngineInfo, read_engine
-from optistack_conformance.margin import MarginVerdict, NotScoredError
+from optistack_conformance.margin import MarginVerdict
 from optistack_conformance.outcomes import InconclusiveError
 from optistack_conformance.scoring import Scorer
 from optistack_conformance.sequences import Measured, Run, counted, fresh_prompts, measure, scored_tokens

@@ -173,7 +173,8 @@ def _sglang(info: dict[str, Any], common: dict[str, Any]) -> EngineInfo:
         speculative=bool(info.get("speculative_algorithm")),
         seeds=bool(info.get("enable_deterministic_inference")),
         prefix_cache=None if info.get("disable_radix_cache") is None else not info["disable_radix_cache"],
-        engines=max(1, _number(info.get("dp_size")) or 1),
+        # 0.5.23 keeps the groups of data-parallel attention here and says 1 in dp_size.
+        engines=max(1, *(_number(info.get(name)) or 1 for name in ("dp_size", "attn_dp_size"))),
         device=None if info.get("device") is None else str(info["device"]),
         **common,
     )

@@ -17,8 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from optistack.errors import CheckFailedError
-from optistack_conformance.answers import generation, read_from, sglang_answer
+from optistack_conformance.answers import NotScoredError, generation, read_from, sglang_answer, sglang_scores
 
 if TYPE_CHECKING:
     from optistack.verify.endpoint import Endpoint
@@ -38,10 +37,6 @@ PROMPTS = (
     '{"name": "Ada", "born": 1815, "known_for": [',
 )
 """Short prompts of several kinds: code, prose, lists, data."""
-
-
-class NotScoredError(CheckFailedError):
-    """The engine does not give what scoring needs (token ids, prompt logprobs): nothing is proven either way."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +130,15 @@ def generate(endpoint: Endpoint, prompt: str, *, max_tokens: int = 32) -> Genera
         return (_sglang_generate if _is_sglang(endpoint) else _vllm_generate)(endpoint, prompt, max_tokens)
 
 
+def prompt_ids(endpoint: Endpoint, prompt: str) -> tuple[int, ...]:
+    """``prompt`` as the engine tokenizes it. Raises CheckFailedError and NotScoredError as :func:`generate` does, the
+    latter also where SGLang gives no log probabilities."""
+    with read_from(endpoint.url):
+        if _is_sglang(endpoint):
+            return _sglang_prompt_ids(endpoint, prompt)
+        return _vllm_generate(endpoint, prompt, 1).prompt_ids
+
+
 def score(endpoint: Endpoint, generation: Generation, *, sequence: int = 0) -> tuple[ScoredToken, ...]:
     """Every generated token of ``generation``, scored by the same engine as part of one prefill.
 
@@ -205,17 +209,20 @@ def _sglang_generate(endpoint: Endpoint, prompt: str, max_tokens: int) -> Genera
     raw = _sglang_post(endpoint, text=prompt, max_new_tokens=max_tokens)
     if raw.get("output_ids") is None:
         raise NotScoredError(f"{endpoint.url} returns no token ids, so its text cannot be scored.")
-    return Generation(_sglang_prompt_ids(endpoint, prompt), tuple(raw["output_ids"]), raw)
+    try:
+        ids = _sglang_prompt_ids(endpoint, prompt)
+    except NotScoredError:
+        ids = ()
+    return Generation(ids, tuple(raw["output_ids"]), raw)
 
 
 def _sglang_prompt_ids(endpoint: Endpoint, prompt: str) -> tuple[int, ...]:
-    """/generate does not echo the prompt's ids by itself, but its logprobs carry them. None where it refuses logprobs,
-    as SGLang 0.5.17 does under DFLASH."""
-    try:
-        echoed = _sglang_post(endpoint, text=prompt, max_new_tokens=1, return_logprob=True, logprob_start_len=0)
-    except CheckFailedError:
-        return ()
-    return tuple(int(entry[1]) for entry in echoed["meta_info"].get("input_token_logprobs") or ())
+    """/generate does not echo the prompt's ids by itself, but its logprobs carry them."""
+    echoed = _sglang_post(endpoint, text=prompt, max_new_tokens=1, return_logprob=True, logprob_start_len=0)
+    ids = tuple(int(entry[1]) for entry in echoed["meta_info"].get("input_token_logprobs") or ())
+    if not ids:
+        raise NotScoredError(f"{endpoint.url} gives no log probabilities of a prompt: nothing can be scored.")
+    return ids
 
 
 def _sglang_score(endpoint: Endpoint, generation: Generation) -> list[Scored]:
@@ -241,7 +248,8 @@ def _sglang_score(endpoint: Endpoint, generation: Generation) -> list[Scored]:
 
 def _sglang_post(endpoint: Endpoint, *, max_new_tokens: int, **fields: Any) -> dict[str, Any]:
     body = {"sampling_params": {"temperature": 0.0, "max_new_tokens": max_new_tokens}, **fields}
-    return sglang_answer(endpoint.request("POST", "/generate", json=body))
+    read = sglang_scores if fields.get("return_logprob") else sglang_answer
+    return read(endpoint.request("POST", "/generate", json=body))
 
 
 def _all_of(scored: list[Scored], generation: Generation, endpoint: Endpoint) -> list[Scored]:

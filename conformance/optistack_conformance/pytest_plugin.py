@@ -89,7 +89,7 @@ def pytest_runtest_makereport(
     report = yield
     if PACKAGE not in item.path.parents or SELECTION not in item.config.stash:
         return report
-    from optistack_conformance.margin import NotScoredError
+    from optistack_conformance.answers import NotScoredError
     from optistack_conformance.outcomes import InconclusiveError
 
     said = _sentence(item, call)

@@ -10,12 +10,11 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from optistack.errors import InputError
-from optistack_conformance.answers import prompt_tokens
+from optistack_conformance.answers import NotScoredError, prompt_tokens
 from optistack_conformance.client import CHAT, Client
 from optistack_conformance.engine import EngineInfo, read_engine
 from optistack_conformance.evals.items import digest, load_items
 from optistack_conformance.evals.run import passed, run_items
-from optistack_conformance.margin import NotScoredError
 from optistack_conformance.report import Subject
 from optistack_conformance.scoring import Scorer
 from optistack_conformance.selection import Selection

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from optistack_conformance import margin
-from optistack_conformance.answers import read_from, sglang_answer
+from optistack_conformance.answers import NotScoredError, read_from, sglang_answer, sglang_scores
 from optistack_conformance.client import COMPLETIONS, Client
-from optistack_conformance.margin import NotScoredError, ScoredToken
+from optistack_conformance.margin import ScoredToken
 from optistack_conformance.statistics.acceptance import Drafts
 
 NEUTRAL = {"top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
@@ -54,10 +54,7 @@ class Scorer:
 
     def token_ids(self, text: str) -> tuple[int, ...]:
         """``text`` as the engine tokenizes it. NotScoredError where it does not say."""
-        ids = margin.generate(self.client, text, max_tokens=1).prompt_ids
-        if not ids:
-            raise NotScoredError(f"{self.client.url} gives no log probabilities of a prompt: nothing can be scored.")
-        return ids
+        return margin.prompt_ids(self.client, text)
 
     def decode(
         self, prompt: Sequence[int], max_tokens: int, *, temperature: float = 0.0, seed: int | None = None
@@ -68,6 +65,20 @@ class Scorer:
             if self.engine == "vllm":
                 return self._vllm_decode(prompt, max_tokens, {**sampling, "top_k": 0, "seed": seed})
             return self._sglang_decode(prompt, max_tokens, {**sampling, "top_k": -1, "sampling_seed": seed})
+
+    def greedy_ids(self, prompt: Sequence[int], max_tokens: int) -> tuple[int, ...]:
+        """The greedy tokens of :meth:`decode` alone, which an engine that refuses log probabilities gives, too."""
+        sampling = {**NEUTRAL, "temperature": 0.0, "ignore_eos": True}
+        with read_from(self.client.url):
+            if self.engine == "vllm":
+                asked = {"max_tokens": max_tokens, "return_token_ids": True, "top_k": 0, **sampling}
+                ids = self.client.ask(COMPLETIONS, prompt=list(prompt), **asked)["choices"][0].get("token_ids")
+            else:
+                params = {**sampling, "top_k": -1, "max_new_tokens": max_tokens}
+                ids = self._generate(prompt, params).get("output_ids")
+            if ids is None:
+                raise NotScoredError(f"{self.client.url} returns no token ids.")
+            return tuple(map(int, ids))
 
     def prefill(self, prompt: Sequence[int], output: Sequence[int], *, top: int = 1) -> tuple[Position, ...]:
         """Each token of ``output``, scored as part of one prefill of ``prompt`` and ``output``."""
@@ -108,7 +119,7 @@ class Scorer:
 
     def _sglang_decode(self, prompt: Sequence[int], max_tokens: int, sampling: dict[str, Any]) -> Decoded:
         params = {key: value for key, value in sampling.items() if value is not None}
-        meta = self._generate(prompt, {**params, "max_new_tokens": max_tokens}, return_logprob=True)
+        meta = self._generate(prompt, {**params, "max_new_tokens": max_tokens}, return_logprob=True)["meta_info"]
         pairs = meta.get("output_token_logprobs") or []
         return Decoded(
             tuple(prompt),
@@ -128,7 +139,7 @@ class Scorer:
             # From the very first token: SGLang reads from the cache what lies before the start.
             logprob_start_len=0,
             top_logprobs_num=top,
-        )
+        )["meta_info"]
         emitted = (meta.get("input_token_logprobs") or [])[len(prompt) :]
         tops = (meta.get("input_top_logprobs") or [])[len(prompt) :]
         return [
@@ -139,8 +150,8 @@ class Scorer:
 
     def _generate(self, ids: Sequence[int], sampling_params: dict[str, Any], **fields: Any) -> dict[str, Any]:
         body = {"input_ids": list(ids), "sampling_params": sampling_params, **fields}
-        meta: dict[str, Any] = sglang_answer(self.client.request("POST", "/generate", json=body))["meta_info"]
-        return meta
+        read = sglang_scores if fields.get("return_logprob") else sglang_answer
+        return read(self.client.request("POST", "/generate", json=body))
 
 
 def as_scored(positions: Sequence[Position], sequence: int) -> list[ScoredToken]:

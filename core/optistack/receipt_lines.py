@@ -10,7 +10,8 @@ RECEIPT_LINES = {
     "engine.version": "the engine says the version that the plan is for",
     "model.served_name": "the engine lists the model under the name of the stack file",
     "budget.kv_tokens": "the engine holds as many KV tokens as planned, within 2%",
-    "budget.weight_bytes": "loading the weights, a draft's too, took of a GPU what was planned, within 2% and 0.5 GiB",
+    "budget.weight_bytes": "loading the weights, a draft's too, took of a GPU what was planned, within 2% and 0.5 GiB; "
+    "SGLang reads it from the GPU's free memory, so another figure proves nothing where other programs are on the GPU",
 }
 """Lines of a receipt that are no settings and that no plugin brings."""
 

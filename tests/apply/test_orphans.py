@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import termios
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -119,6 +120,27 @@ def test_a_second_request_to_stop_does_not_wait(lab: Any) -> None:
         start(lab.spec())
     supervisor.send(signal.SIGTERM)
     assert lab.eventually(lambda: not deployment.folder.locked())
+    assert lab.leftovers() == []
+
+
+def test_an_engine_that_never_served_is_not_waited_for_as_one_that_does(lab: Any) -> None:
+    applying = lab.apply(lab.spec("--ignore-term", "--ready-when", lab.trigger, stop_timeout_s=60))
+    assert lab.up(1)
+    began = time.monotonic()
+    applying.send_signal(signal.SIGINT)
+    assert applying.wait(timeout=30) == 130
+    assert time.monotonic() - began < 15
+    assert lab.leftovers() == []
+
+
+def test_an_interrupt_that_is_repeated_does_not_wait_at_all(lab: Any) -> None:
+    applying = lab.apply(lab.spec("--ignore-term", stop_timeout_s=60), "--foreground")
+    assert lab.up(1)
+    assert lab.eventually(lambda: find("test").state.phase is Phase.READY)
+    applying.send_signal(signal.SIGINT)
+    assert lab.eventually(lambda: find("test").state.phase is Phase.STOPPING)
+    applying.send_signal(signal.SIGINT)
+    assert applying.wait(timeout=20) == 130
     assert lab.leftovers() == []
 
 

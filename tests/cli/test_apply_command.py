@@ -42,6 +42,7 @@ def test_a_stack_is_applied_proved_listed_and_taken_down(optistack: Optistack, s
     assert "optistack down tiny" in again.err
     verified = optistack("verify", "--endpoint", status["endpoints"][0], "--json")
     assert verified.code == 0
+    assert verified.json["plan_hash"] == status["plan_hash"]
     assert {"kv.dtype": "pass"}.items() <= {r["id"]: r["status"] for r in verified.json["results"]}.items()
     assert optistack("down").out == "Stopped tiny.\n"
     assert optistack("down").out == "Nothing was running.\n"
@@ -197,7 +198,7 @@ def test_a_port_in_use_is_refused_before_anything_starts(optistack: Optistack, s
 def test_a_plan_for_gpus_is_refused_where_there_are_none(
     optistack: Optistack, small: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("optistack.facts.detect._nvidia_smi", lambda *_: None)
+    monkeypatch.setattr("optistack.facts.detect.nvidia_smi", lambda *_: None)
     ran = optistack("apply", "--node", "b200x1")
     assert ran.code == 2
     assert "needs 1 x NVIDIA B200, and this machine has no GPU" in ran.err

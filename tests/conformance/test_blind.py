@@ -124,7 +124,7 @@ def test_samples_of_a_model_that_is_sure_of_each_token_show_nothing() -> None:
 
 
 def test_a_text_that_is_too_short_is_not_an_equal_one() -> None:
-    short = SimpleNamespace(decode=lambda prompt, number: SimpleNamespace(output_ids=(5, 6)))
+    short = SimpleNamespace(greedy_ids=lambda prompt, number: (5, 6))
     baseline = SimpleNamespace(sequences=[SimpleNamespace(prompt_ids=(1,), output_ids=(5, 6, 7))])
     selection = Selection(endpoint="http://engine")
     with pytest.raises(pytest.fail.Exception, match="2 tokens, where 3 were asked for"):

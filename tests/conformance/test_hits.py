@@ -86,8 +86,9 @@ def test_the_engine_says_whether_it_keeps_prefixes_and_how_many_share_the_port(c
             check_kept(engine)
 
 
-def test_sglang_says_it_too() -> None:
-    pages = {"/server_info": {"version": "0.5.23", "disable_radix_cache": True, "dp_size": 4}}
+@pytest.mark.parametrize("groups", [{"dp_size": 4}, {"dp_size": 1, "attn_dp_size": 4}], ids=["0.5.17", "0.5.23"])
+def test_sglang_says_it_too(groups: dict[str, int]) -> None:
+    pages = {"/server_info": {"version": "0.5.23", "disable_radix_cache": True, **groups}}
     endpoint = page("")
     endpoint.get_json, endpoint.model, endpoint.listed = pages.get, lambda: "m", dict
     engine = read_engine(endpoint)

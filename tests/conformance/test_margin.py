@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from optistack.errors import CheckFailedError
 from optistack.verify.endpoint import Endpoint
+from optistack_conformance.answers import NotScoredError
 from optistack_conformance.margin import (
     BOUND_NAT,
     QUANTIZED_KV_BOUND_NAT,
     Generation,
-    NotScoredError,
     ScoredToken,
     bound_nat,
     check_greedy_margin,
@@ -161,7 +161,9 @@ class TestSglang:
         assert posted[2]["logprob_start_len"] == 0, "what lies before the start would be read from the cache"
 
     def test_an_engine_that_refuses_logprobs_answers_and_is_not_scored(self) -> None:
-        engine = Scripted(generate=[self.ANSWER, httpx.Response(400, text="no return_logprob")]).endpoint()
+        engine = Scripted(
+            generate=[self.ANSWER, httpx.Response(400, text="return_logprob is not supported")]
+        ).endpoint()
         answer = generate(engine, "a", max_tokens=2)
         assert answer.output_ids == (7, 8)
         with pytest.raises(NotScoredError, match="no log probabilities"):

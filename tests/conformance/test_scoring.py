@@ -8,9 +8,9 @@ import httpx
 import numpy as np
 import pytest
 
+from optistack_conformance.answers import NotScoredError
 from optistack_conformance.cases import branches
 from optistack_conformance.client import Client
-from optistack_conformance.margin import NotScoredError
 from optistack_conformance.scoring import Position, Scorer, as_scored
 from optistack_conformance.statistics.sampling import judge_sampling
 

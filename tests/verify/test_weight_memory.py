@@ -29,12 +29,12 @@ def plan(make_plan: Callable[..., Plan]) -> Plan:
     return make_plan().model_copy(update={"plugins": ()})
 
 
-def check(plan: Plan, seen: Observed | None) -> CheckResult | None:
+def check(plan: Plan, seen: Observed | None, url: str = "http://engine") -> CheckResult | None:
     """The line of an engine about which ``seen`` is observed; None when the receipt has no such line."""
     observed: Mapping[str, Observed] = {} if seen is None else {LINE: seen}
     backend = cast("Backend", SimpleNamespace(name="b", observe=lambda endpoint, log: observed))
     transport = httpx.MockTransport(lambda request: httpx.Response(404))
-    with Endpoint("http://engine", transport=transport) as endpoint:
+    with Endpoint(url, transport=transport) as endpoint:
         receipt = verify(plan, endpoint, Host(), backend)
     return next((line for line in receipt.results if line.id == LINE), None)
 
@@ -71,6 +71,56 @@ def test_a_small_model_has_half_a_gib_to_spare(plan: Plan, more: int, status: St
     line = check(with_budget(plan, weights=(small,), charges=()), measured(small.bytes + more))
     assert line is not None
     assert line.status is status
+
+
+HERE = "http://127.0.0.1:8000"
+
+
+def of_device(size: float) -> Observed:
+    return measured(size).model_copy(update={"whole_device": True})
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two programs are on each GPU; the list has the devices that were asked about."""
+    devices: list[str] = []
+    said = "2 programs are on its GPU"
+    monkeypatch.setattr("optistack.facts.gpu_users.sharing", lambda visible: devices.append(visible) or said)
+    return devices
+
+
+def test_a_difference_of_free_memory_proves_nothing_on_a_shared_gpu(plan: Plan, asked: list[str]) -> None:
+    for factor in (0.5, 2.0):
+        line = check(plan, of_device(plan.budget.loaded_bytes * factor), HERE)
+        assert line is not None
+        assert line.status is Status.UNPROVEN
+        assert "2 programs are on its GPU, and what the others took or gave back meanwhile is in it" in line.why
+    assert asked == ["0,1,2,3"] * 2
+
+
+def test_what_an_engine_counts_for_itself_fails_on_a_shared_gpu_too(plan: Plan, asked: list[str]) -> None:
+    line = check(plan, measured(plan.budget.loaded_bytes * 2), HERE)
+    assert line is not None
+    assert line.status is Status.FAIL
+
+
+def test_the_gpus_of_this_machine_say_nothing_of_another_machines(plan: Plan, asked: list[str]) -> None:
+    line = check(plan, of_device(plan.budget.loaded_bytes * 2), "http://10.0.0.7:8000")
+    assert line is not None
+    assert (line.status, asked) == (Status.FAIL, [])
+
+
+def test_a_gpu_of_its_own_shows_the_wrong_precision(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("optistack.facts.gpu_users.sharing", lambda visible: "")
+    line = check(plan, of_device(plan.budget.loaded_bytes * 60 / 25), HERE)
+    assert line is not None
+    assert line.status is Status.FAIL
+
+
+def test_a_figure_that_fits_passes_on_a_shared_gpu(plan: Plan, asked: list[str]) -> None:
+    line = check(plan, of_device(plan.budget.loaded_bytes), HERE)
+    assert line is not None
+    assert (line.status, asked) == (Status.PASS, [])
 
 
 def test_a_gpu_engine_that_does_not_say_it_leaves_it_unproven(plan: Plan) -> None:

@@ -34,7 +34,7 @@ def defaults(spec: StackSpec, model: ModelFacts, node: NodeFacts, engine: Engine
                 reference="sglang arg_groups/memory_hook.py:91",
             ),
             max_running_requests=suggest(
-                max(RUNNING_REQUESTS, 2 * spec.workload.concurrency),
+                spec.parallel.for_all_groups(max(RUNNING_REQUESTS, 2 * spec.workload.concurrency)),
                 why=f"room for bursts above {spec.workload.concurrency} requests; SGLang's own limit under speculation "
                 f"is {RUNNING_REQUESTS}, without it several thousand",
                 reference="sglang arg_groups/speculative_hook.py:437",

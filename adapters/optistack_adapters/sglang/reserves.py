@@ -17,7 +17,13 @@ from optistack.memory.request import EngineReserves
 from optistack.settings.resolved import ResolvedStack
 from optistack.stack.spec import StackSpec
 from optistack_adapters.sglang import versions
-from optistack_adapters.sglang.capacity import graph_batch, running_requests, runs_graphs, verify_window
+from optistack_adapters.sglang.capacity import (
+    graph_batch,
+    groups_have_heads,
+    running_requests,
+    runs_graphs,
+    verify_window,
+)
 from optistack_adapters.sglang.defaults import prefill_tokens
 
 ACTIVATION_BYTES = 2
@@ -33,6 +39,7 @@ MLA_PREFIX_TOKENS = 128 * 1024
 MEDIA_CACHE_BYTES = 100 * MIB
 """``SGLANG_VLM_CACHE_SIZE_MB``: embeddings of media, allocated after the KV pool."""
 
+NO_FP4_GATHER = "--disable-flashinfer-cutlass-moe-fp4-allgather"
 CONTEXT_BYTES = 600 * MIB
 COLLECTIVES_BYTES = 1200 * MIB
 UNUSED_BYTES = 512 * MIB
@@ -62,6 +69,8 @@ def reserves(
     activations = int(_activations(stack, model, node, spec) * MARGIN) + media_cache_bytes(model, engine.version)
     method, draft = stack.speculation.method.value, stack.speculation.draft_checkpoint
     layout = {
+        "groups_have_heads": groups_have_heads(stack, spec),  # models/deepseek_v2.py, use_attn_tp_group
+        "shared_experts_whole": _gathers_in_fp4(stack, model, spec),  # models/deepseek_v2.py, _shared_expert_use_tp1
         "absorbed_mla_copies": True,  # w_kc and w_vc, models/deepseek_common/deepseek_weight_loader.py
         "mtp_loaded": method in ("eagle", "nextn") and not draft.is_set,
     }
@@ -88,6 +97,15 @@ def reserves(
     )
 
 
+def _gathers_in_fp4(stack: ResolvedStack, model: ModelFacts, spec: StackSpec) -> bool:
+    """Whether groups quantize tokens before they gather them, so that shared experts work on a group's own
+    (layers/moe/utils.py, ``should_use_flashinfer_cutlass_moe_fp4_allgather``)."""
+    kernels = stack.quantization.moe_backend.value == "flashinfer_cutlass" and NO_FP4_GATHER not in spec.engine_args
+    fp4 = model.quantization is not None and model.quantization.method == "modelopt"
+    fp4 = fp4 and model.precision_of("routed_experts") == "nvfp4"
+    return kernels and fp4 and spec.parallel.attention_data > 1 and spec.parallel.expert == spec.parallel.attention_data
+
+
 def media_cache_bytes(model: ModelFacts, version: str) -> int:
     """Bytes that are kept out of the KV pool for a multimodal model's embeddings."""
     return MEDIA_CACHE_BYTES if model.multimodal and versions.has("media-reservation", version) else 0
@@ -105,10 +123,11 @@ def _activations(stack: ResolvedStack, model: ModelFacts, node: NodeFacts, spec:
 
     A token holds six rows of the hidden size (residual, normed, two projections, two buffers of the all-reduce), the
     rows of its heads, and the rows of its MLP: for routed experts one output row of the hidden size and the gate, up
-    and product rows for each expert that it goes to.
+    and product rows for each expert that it goes to. Attention groups gather the tokens of all for the MLP and scatter
+    what comes out (layers/dp_attention.py, get_global_dp_buffer); they do so for the head, too, unless each has one.
     """
-    gpus = spec.parallel.tensor
-    heads = -(-model.attention.heads // attention_ranks(gpus, spec.parallel.attention_data))
+    gpus, groups = spec.parallel.tensor, spec.parallel.attention_data
+    heads = -(-model.attention.heads // attention_ranks(gpus, groups))
     attention = model.attention
     values = attention.v_head_dim or attention.head_dim
     tokens = stack.serving.chunked_prefill_tokens.value or prefill_tokens(node)
@@ -116,10 +135,13 @@ def _activations(stack: ResolvedStack, model: ModelFacts, node: NodeFacts, spec:
     if model.moe is not None:
         width = 3 * model.moe.expert_width * spec.parallel.expert // gpus
         mlp = max(mlp, model.moe.experts_per_token * (model.hidden + width))
-    row = 6 * model.hidden + heads * 2 * (attention.head_dim + values) + mlp
+    row = 6 * model.hidden + heads * 2 * (attention.head_dim + values) + groups * mlp
+    row += 2 * groups * model.hidden if groups > 1 else 0
     prefix = 0
     if attention.kind == "mla":
         context = min(MLA_PREFIX_TOKENS, stack.serving.context_tokens.value or model.max_context_tokens)
         prefix = context * heads * (attention.head_dim + attention.qk_nope_head_dim + values)
-    logits = running_requests(stack) * verify_window(stack) * model.vocab
+    requests = running_requests(stack)
+    requests = spec.parallel.of_group(requests) if groups_have_heads(stack, spec) else requests
+    logits = requests * verify_window(stack) * model.vocab
     return ACTIVATION_BYTES * (tokens * row + prefix) + (4 + ACTIVATION_BYTES) * logits

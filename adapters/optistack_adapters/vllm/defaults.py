@@ -19,7 +19,7 @@ def defaults(spec: StackSpec, model: ModelFacts, node: NodeFacts) -> tuple[Setti
     cpu = node.device == "cpu"
     fields: dict[str, Value[Any]] = {
         "max_running_requests": suggest(
-            2 * spec.workload.concurrency,
+            spec.parallel.for_all_groups(2 * spec.workload.concurrency),
             why="twice the workload's concurrency, so that a burst is not queued; vLLM's own is 256 to 1024 on a GPU, "
             "and a draft's slots are taken out of the prefill budget for each",
             reference="vllm 0.33 engine/arg_utils.py get_batch_defaults",

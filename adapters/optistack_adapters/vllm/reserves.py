@@ -16,7 +16,7 @@ from optistack.settings.resolved import ResolvedStack
 from optistack.stack.spec import StackSpec
 from optistack.versions import at_least
 from optistack_adapters.vllm.defaults import BLACKWELL
-from optistack_adapters.vllm.scheduling import draft_slots
+from optistack_adapters.vllm.scheduling import draft_slots, group_requests
 from optistack_adapters.vllm.versions import GPU_PREFILL_TOKENS
 
 CONTEXT_BYTES = 1 * GIB
@@ -65,7 +65,7 @@ def reserves(
         update={
             "context_bytes": CONTEXT_BYTES,
             "collectives_bytes": COLLECTIVES_BYTES if ranks > 1 else 0,
-            "graphs_bytes": graph_bytes(stack, model, node, engine),
+            "graphs_bytes": graph_bytes(stack, model, node, engine, spec),
             "unused_bytes": int(UNUSED_FRACTION * total),
             "host_bytes": GPU_HOST_BYTES + ranks * GPU_HOST_BYTES_A_RANK,
         }
@@ -83,27 +83,29 @@ def activation_bytes(stack: ResolvedStack, model: ModelFacts, spec: StackSpec, v
     The experts' workspace stays allocated while attention runs, so the two are added (v1/worker/workspace.py).
     """
     tokens = (stack.serving.chunked_prefill_tokens.value or GPU_PREFILL_TOKENS) + draft_slots(stack, spec, version)
-    ranks = spec.parallel.tensor
-    groups = spec.parallel.attention_data
-    shared = ranks // groups
+    shared = spec.parallel.tensor // spec.parallel.attention_data
     size = FIXED_ACTIVATION_BYTES + 4 * tokens * model.hidden * 2
-    size += _mlp_bytes(model, tokens, ranks, groups) + _attention_bytes(model, tokens, shared)
-    rows = (stack.serving.max_running_requests.value or 1) * (1 + (stack.speculation.num_draft_tokens.value or 0))
+    size += _mlp_bytes(model, tokens, spec) + _attention_bytes(model, tokens, shared)
+    rows = group_requests(stack, spec, 1) * (1 + (stack.speculation.num_draft_tokens.value or 0))
     size += 2 * rows * model.vocab * 4
     return size + (MULTIMODAL_BYTES if model.multimodal else 0)
 
 
-def _mlp_bytes(model: ModelFacts, tokens: int, ranks: int, groups: int) -> int:
+def _mlp_bytes(model: ModelFacts, tokens: int, spec: StackSpec) -> int:
     """Gate and up, their product, and the experts' outputs before they are summed (fused_moe/modular_kernel.py).
 
-    Attention groups gather all their tokens for the experts (distributed/device_communicators/all2all.py).
+    Attention groups gather all their tokens for the experts, and add up what comes out before they scatter it
+    (distributed/device_communicators/all2all.py). Where experts are whole, so are the rows of a token; their number
+    does not depend on how many of its experts a rank has (fused_moe/experts/triton_moe.py, ``workspace_shapes``).
     """
+    ranks, groups = spec.parallel.tensor, spec.parallel.attention_data
     dense = 3 * tokens * model.intermediate * 2 * groups // ranks
     if model.moe is None:
         return dense
     rows = tokens * groups * model.moe.experts_per_token
-    width = model.moe.expert_width // ranks
-    return max(dense, rows * 2 * (max(2 * width, model.hidden) + width))
+    width = model.moe.expert_width * spec.parallel.expert // ranks
+    gathered = 2 * tokens * groups * model.hidden * 2 if groups > 1 else 0
+    return max(dense, rows * 2 * (max(2 * width, model.hidden) + width) + gathered)
 
 
 def _attention_bytes(model: ModelFacts, tokens: int, ranks: int) -> int:
@@ -119,15 +121,16 @@ def _attention_bytes(model: ModelFacts, tokens: int, ranks: int) -> int:
     return chunk + MLA_WORKSPACE_TOKENS * (heads * expanded + latent) * 2
 
 
-def graph_bytes(stack: ResolvedStack, model: ModelFacts, node: NodeFacts, engine: EngineFacts) -> int:
+def graph_bytes(stack: ResolvedStack, model: ModelFacts, node: NodeFacts, engine: EngineFacts, spec: StackSpec) -> int:
     """CUDA graphs: vLLM captures 1, 2, 4, then every 8 tokens to 256 and every 16 beyond, up to twice the tokens that
-    all running requests decode, at most 512 (1024 on SM100 from 0.33) (config/vllm.py ``_set_cudagraph_sizes``).
+    all running requests of a group decode, at most 512 (1024 on SM100 from 0.33) (config/vllm.py
+    ``_set_cudagraph_sizes``).
     """
     if stack.serving.cuda_graphs.value is False:
         return 0
     query = 1 + (stack.speculation.num_draft_tokens.value or 0)
     limit = 1024 if node.sm in BLACKWELL and at_least(engine.version, "0.33") else 512
     batch = stack.serving.cuda_graph_max_batch.value
-    tokens = batch * query if batch else min(2 * (stack.serving.max_running_requests.value or limit) * query, limit)
+    tokens = batch * query if batch else min(2 * group_requests(stack, spec, limit) * query, limit)
     sizes = 3 + min(tokens, 255) // 8 + max(0, tokens - 256) // 16
     return GRAPH_BASE_BYTES + sizes * model.layers * GRAPH_BYTES_A_LAYER

@@ -15,12 +15,11 @@ def add_scheduling(builder: LaunchBuilder, request: RenderRequest) -> None:
     """Running requests are of the replica here and of one attention group in vLLM."""
     serving = request.stack.serving
     builder.carry("--max-model-len", "serving.context_tokens", serving.context_tokens)
-    groups = request.spec.parallel.attention_data
     builder.carry(
         "--max-num-seqs",
         "serving.max_running_requests",
         serving.max_running_requests,
-        word=lambda requests: -(-requests // groups),
+        word=lambda _: group_requests(request.stack, request.spec, 1),
     )
     slots = draft_slots(request.stack, request.spec, request.engine.version)
     builder.carry(
@@ -43,15 +42,21 @@ def add_scheduling(builder: LaunchBuilder, request: RenderRequest) -> None:
         builder.flag("--max-cudagraph-capture-size", tokens, setting="serving.cuda_graph_max_batch", **part)
 
 
+def group_requests(stack: ResolvedStack, spec: StackSpec, unset: int) -> int:
+    """Running requests of one attention group, which is an engine of its own; ``unset`` where nobody says."""
+    running = stack.serving.max_running_requests.value
+    return spec.parallel.of_group(running) if running else unset
+
+
 def draft_slots(stack: ResolvedStack, spec: StackSpec, version: str) -> int:
     """Tokens of a pass that vLLM before 0.32 sets aside for a block drafter: all drafts but one of every request.
 
     It schedules ``--max-num-batched-tokens`` less these (0.26 config/vllm.py:1689, ``_set_max_num_scheduled_tokens``).
     """
-    running, drafts = stack.serving.max_running_requests.value, stack.speculation.num_draft_tokens.value
-    if stack.speculation.method.value not in BLOCK_DRAFTERS or at_least(version, "0.32") or not (running and drafts):
+    drafts = stack.speculation.num_draft_tokens.value
+    if stack.speculation.method.value not in BLOCK_DRAFTERS or at_least(version, "0.32") or not drafts:
         return 0
-    return (drafts - 1) * -(-running // spec.parallel.attention_data)
+    return (drafts - 1) * group_requests(stack, spec, 0)
 
 
 def graph_tokens(request: RenderRequest) -> int:

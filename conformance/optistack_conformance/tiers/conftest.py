@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from optistack_conformance.answers import NotScoredError
 from optistack_conformance.cases import Measure
 from optistack_conformance.client import Client
 from optistack_conformance.engine import EngineInfo, read_engine
 from optistack_conformance.evals.items import load_items
 from optistack_conformance.evals.run import Answer, run_items
-from optistack_conformance.margin import NotScoredError
 from optistack_conformance.pytest_plugin import SELECTION
 from optistack_conformance.reference import Reference, open_reference
 from optistack_conformance.scoring import Scorer

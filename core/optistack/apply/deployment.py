@@ -16,7 +16,7 @@ from optistack import paths
 from optistack.apply.folder import DeploymentFolder
 from optistack.apply.launch import NAME_PATTERN, DeploymentSpec
 from optistack.apply.logs import log_files
-from optistack.apply.processes import KEEPER_MARK, ProcessId, kill_all, living, marked, send
+from optistack.apply.processes import KEEPER_MARK, ProcessId, kill_all, living, marked, send, started_with
 from optistack.apply.state import STOP_TIMEOUT_S, Phase, State, actual_state, read_state, write_state
 from optistack.errors import CheckFailedError, InputError, nearest
 
@@ -42,18 +42,35 @@ class Deployment:
         try:
             return DeploymentSpec.model_validate_json(self.folder.spec_file.read_bytes())
         except (OSError, ValidationError):
-            raise self._damaged(self.folder.spec_file) from None
+            raise self.damaged(self.folder.spec_file) from None
 
     @property
     def state(self) -> State:
         """Raises InputError when the folder holds no state that can be read."""
         state = actual_state(self.folder)
         if state is None:
-            raise self._damaged(self.folder.state_file)
+            raise self.damaged(self.folder.state_file)
         return state
 
-    def _damaged(self, file: Path) -> InputError:
-        return InputError(f"{file} is missing or damaged.", fix=f"Remove the folder {self.folder.path}.")
+    def damaged(self, file: Path) -> InputError:
+        """What is to be told where ``file`` cannot be read, and done."""
+        fix = f"Remove the folder {self.folder.path}."
+        if self.locked():
+            supervisors = started_with("optistack.apply.supervisor", str(self.folder.path))
+            stops = " ".join(str(supervisor.pid) for supervisor in supervisors)
+            fix = (
+                f"`kill {stops}` stops it; then: {fix}"
+                if stops
+                else f"Something of it still runs. When it ended: {fix}"
+            )
+        return InputError(f"{file} is missing or damaged.", fix=fix)
+
+    def locked(self) -> bool:
+        """Whether somebody watches it, as far as this user may know."""
+        try:
+            return self.folder.locked()
+        except OSError:
+            return False
 
     def alive(self) -> bool:
         """Whether it is starting or ready, with somebody watching it."""
@@ -69,17 +86,33 @@ def folder_of(name: str) -> DeploymentFolder:
 
 
 def list_deployments() -> list[Deployment]:
-    """Every deployment whose folder exists, running or not, by name."""
+    """Every deployment whose folder exists, running or not, by name; but not those of ``list_damaged``."""
+    return [one for one in _folders() if read_state(one.folder) is not None]
+
+
+def list_damaged() -> list[Deployment]:
+    """Those whose state is there and cannot be read: all that they can tell is an error."""
+    return [one for one in _folders() if _has_state(one.folder) and read_state(one.folder) is None]
+
+
+def _folders() -> list[Deployment]:
     root = paths.deployments_dir()
-    if not root.is_dir():
-        return []
-    folders = (DeploymentFolder(path) for path in sorted(root.iterdir()))
-    return [Deployment(folder) for folder in folders if read_state(folder) is not None]
+    return [Deployment(DeploymentFolder(path)) for path in sorted(root.iterdir())] if root.is_dir() else []
+
+
+def _has_state(folder: DeploymentFolder) -> bool:
+    try:
+        folder.state_file.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # somebody else's
+        pass
+    return True
 
 
 def find(name: str) -> Deployment:
     """The deployment called ``name``, running or not. Raises InputError, with the nearest name, when there is none."""
-    if re.fullmatch(NAME_PATTERN, name) and folder_of(name).state_file.exists():
+    if re.fullmatch(NAME_PATTERN, name) and _has_state(folder_of(name)):
         return Deployment(folder_of(name))
     raise InputError(
         f"There is no deployment {name!r}.", fix=nearest(name, (deployment.name for deployment in list_deployments()))

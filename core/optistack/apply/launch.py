@@ -33,7 +33,7 @@ class ProcessSpec(BaseModel):
                goes on with the rest
     ``ready_url``  answers 200 once the process is ready
     ``ready_timeout_s``  time it may take until then
-    ``stop_timeout_s``  time between SIGTERM and SIGKILL
+    ``stop_timeout_s``  time between SIGTERM and SIGKILL; less where it never served
     ``cause_patterns``  regular expressions of this backend, searched first when the reason of a failure is looked for
     """
 

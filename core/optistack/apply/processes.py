@@ -111,6 +111,12 @@ def marked(value: str, *, name: str = MARK) -> list[ProcessId]:
     return [entry.id for entry in _table().values() if not entry.gone and wanted in b"\0" + _file(entry.id, "environ")]
 
 
+def started_with(*words: str) -> list[ProcessId]:
+    """The living processes that have ``words``, in this order, in their command line."""
+    wanted = "".join(f"\0{word}" for word in words).encode() + b"\0"
+    return [entry.id for entry in _table().values() if not entry.gone and wanted in _file(entry.id, "cmdline")]
+
+
 def living(recorded: Iterable[ProcessId]) -> list[ProcessId]:
     """Those of ``recorded`` (in this boot) that still run."""
     return [process for process in recorded if identify(process.pid) == process]

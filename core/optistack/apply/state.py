@@ -90,7 +90,7 @@ def read_state(folder: DeploymentFolder) -> State | None:
     """The state as written; ``None`` when there is none, or none that can be read."""
     try:
         return State.model_validate_json(folder.state_file.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValidationError):
+    except (OSError, ValidationError):
         return None
 
 

@@ -41,6 +41,8 @@ WATCH_STARTING_S, WATCH_S = 0.5, 10.0
 ORPHAN_GRACE_S = 3.0
 # A process may hang in a driver; the next look, or the end of it all, finds it again.
 REST_GRACE_S = 5.0
+# What never served has no request to finish; vLLM 0.32, told to end while it loaded, took the whole grace and more.
+UNREADY_GRACE_S = 5.0
 GUARDIAN_DELAYS_S = (0.1, 60.0)
 
 
@@ -195,6 +197,8 @@ class Supervisor:
         The processes of the spec come first, with half of the grace: each knows best how to end its own children.
         """
         start, grace_s = self.loop.time(), self.spec.stop_timeout_s
+        if self.state.ready_at is None:
+            grace_s = min(grace_s, UNREADY_GRACE_S)
         for process in filter(None, map(identify, self.running)):
             send(process, signal.SIGTERM)
         await self._until(lambda: not self.running, start + grace_s / 2)

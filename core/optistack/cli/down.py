@@ -21,17 +21,18 @@ def down(
 
     Returns when every process of theirs is gone. What was running is left to read: log, plan and receipt.
     """
-    from optistack.apply.deployment import find, list_deployments, stop
+    from optistack.apply.deployment import find, list_damaged, list_deployments, stop
     from optistack.cli import screen
     from optistack.paths import check_deployments_dir
 
     check_deployments_dir()
 
     chosen = [find(name) for name in names] if names else list_deployments()
+    running = [deployment.alive() for deployment in chosen]  # before any is stopped: one may be damaged
     stopped = []
     with screen.ScreenProgress() as progress:
-        for deployment in chosen:
-            if deployment.alive() or names:
+        for deployment, alive in zip(chosen, running, strict=True):
+            if alive or names:
                 progress.step(f"Stopping {deployment.name}")
             if stop(deployment):
                 stopped.append(deployment.name)
@@ -41,3 +42,5 @@ def down(
         print("Nothing was running.")
     else:
         print(f"Stopped {', '.join(stopped)}.")
+    for deployment in [] if names else list_damaged():
+        screen.note(str(deployment.damaged(deployment.folder.state_file)))

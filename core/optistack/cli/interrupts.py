@@ -11,11 +11,14 @@ from types import FrameType
 @contextmanager
 def told_at_once() -> Iterator[None]:
     """While inside, Ctrl-C says that things are being stopped before it raises KeyboardInterrupt."""
+    told = False
 
     def interrupted(number: int, frame: FrameType | None) -> None:
         from optistack.cli import screen
 
-        screen.note("Stopping.")
+        nonlocal told
+        screen.note("Ending it." if told else "Stopping. Ctrl-C again ends it at once.")
+        told = True
         signal.default_int_handler(number, frame)
 
     before = signal.signal(signal.SIGINT, interrupted)

@@ -18,10 +18,10 @@ def save_receipts(receipts: Sequence[Receipt], path: Path) -> None:
 
 
 def read_receipts(path: Path) -> tuple[Receipt, ...]:
-    """The receipts at ``path``; none when there is no file, or one of another optistack."""
+    """The receipts at ``path``; none when there is no file that can be read, or one of another optistack."""
     try:
         return _RECEIPTS.validate_json(path.read_bytes())
-    except (FileNotFoundError, ValidationError):
+    except (OSError, ValidationError):
         return ()
 
 

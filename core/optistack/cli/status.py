@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 app = new_app()
 
+DAMAGED = "damaged"
+"""In the place of a phase: what became of it cannot be read."""
+
 
 @app.command()
 def status(
@@ -26,14 +29,16 @@ def status(
     Each with its phase, where it serves, which of its processes have ended, and what its receipt says. Those that are
     named are shown whatever they do.
     """
-    from optistack.apply.deployment import find, list_deployments
+    from optistack.apply.deployment import find, list_damaged, list_deployments
     from optistack.cli import screen
     from optistack.paths import check_deployments_dir
 
     check_deployments_dir()
 
-    entries = [_entry(deployment) for deployment in (map(find, names) if names else list_deployments())]
-    shown = [entry for entry in entries if everything or names or entry["running"]]
+    entries = [
+        _entry(deployment) for deployment in (map(find, names) if names else [*list_deployments(), *list_damaged()])
+    ]
+    shown = [entry for entry in entries if everything or names or entry["running"] or entry["phase"] == DAMAGED]
     if json:
         screen.print_json({"deployments": shown})
         return
@@ -48,7 +53,10 @@ def _entry(deployment: Deployment) -> dict[str, Any]:
     from optistack.cli.views.receipt import counts
     from optistack.errors import InputError
 
-    state = deployment.state
+    try:
+        state = deployment.state
+    except InputError as error:
+        return _damaged(deployment, str(error))
     try:
         spec = deployment.spec
         endpoints, plan_hash = list(spec.endpoints), spec.plan_hash
@@ -81,3 +89,10 @@ def _entry(deployment: Deployment) -> dict[str, Any]:
         "failed": failed_checks(receipts),
         "log": str(deployment.folder.logs_dir),
     }
+
+
+def _damaged(deployment: Deployment, why: str) -> dict[str, Any]:
+    unknown = dict.fromkeys(("id", "supervisor_pid", "started_at"))
+    nothing: dict[str, Any] = {"endpoints": [], "plan_hash": "", "processes": [], "receipts": [], "failed": []}
+    told = {"name": deployment.name, "phase": DAMAGED, "running": deployment.locked(), "reason": why}
+    return {**unknown, **nothing, **told, "log": str(deployment.folder.logs_dir)}

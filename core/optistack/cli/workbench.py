@@ -19,11 +19,15 @@ from optistack.verify.endpoint import Endpoint
 
 @dataclass(frozen=True)
 class Workbench:
-    """A loaded stack with the plugins and the adapter that it is planned with."""
+    """A loaded stack with the plugins and the adapter that it is planned with.
+
+    ``version``  the engine's that it is planned for, where the stack names none and one was seen running
+    """
 
     spec: StackSpec
     host: Host
     backend: Backend
+    version: str | None = None
 
     def for_engine_at(self, endpoint: Endpoint) -> Workbench:
         """The same, planned for the engine version that runs at ``endpoint``, unless the stack names one.
@@ -45,8 +49,7 @@ class Workbench:
         engine = self.spec.engine
         if seen is None or seen.value is None or engine.version is not None or engine.python is not None:
             return self
-        changed = engine.model_copy(update={"version": str(seen.value)})
-        return dataclasses.replace(self, spec=self.spec.model_copy(update={"engine": changed}))
+        return dataclasses.replace(self, version=str(seen.value))
 
     def _other_engine_at(self, endpoint: Endpoint) -> str | None:
         """The backend whose engine is at ``endpoint``, by the families of its metrics and its routes, if it is not
@@ -61,14 +64,14 @@ class Workbench:
         return owner if owner in others else None
 
     def plan(self, *, allow_degraded: bool = False, preflight: bool = False, progress: Progress = SILENT) -> Plan:
-        return build_plan(
-            self.spec,
-            self.host,
-            self.backend,
-            allow_degraded=allow_degraded,
-            preflight=preflight,
-            progress=progress,
+        spec = self.spec
+        if self.version is not None:
+            spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"version": self.version})})
+        plan = build_plan(
+            spec, self.host, self.backend, allow_degraded=allow_degraded, preflight=preflight, progress=progress
         )
+        # The stack as it was given: with another engine version in it, the same plan would have another hash.
+        return plan.model_copy(update={"spec": self.spec})
 
 
 def open_stack(choice: Choice, *, otherwise: str | None = None) -> Workbench:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 from optistack.errors import InputError
@@ -22,7 +23,7 @@ def detect_node() -> NodeFacts:
 
     CUDA_VISIBLE_DEVICES narrows it, as it narrows an engine. InputError when the visible GPUs differ in kind.
     """
-    listing = _nvidia_smi(f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits")
+    listing = nvidia_smi(f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits")
     gpus = _visible(parse_gpus(listing)) if listing else []
     if not gpus:
         return detect_cpu()
@@ -37,7 +38,7 @@ def detect_node() -> NodeFacts:
         device="cuda",
         gpus=len(gpus),
         gpu=gpus[0],
-        nvlink_domain=min(len(gpus), parse_nvlink_domain(_nvidia_smi("topo", "-m") or "")),
+        nvlink_domain=min(len(gpus), parse_nvlink_domain(nvidia_smi("topo", "-m") or "")),
         host_ram_bytes=ram_bytes(),
         cpus=cpu_count(),
     )
@@ -48,7 +49,7 @@ def detect_cpu() -> NodeFacts:
     return NodeFacts(name="cpu", device="cpu", gpus=0, host_ram_bytes=ram_bytes(), cpus=cpu_count())
 
 
-def _nvidia_smi(*arguments: str) -> str | None:
+def nvidia_smi(*arguments: str) -> str | None:
     """What nvidia-smi prints, or None where it is not installed or finds no driver."""
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -81,6 +82,12 @@ def parse_gpus(listing: str) -> list[Gpu]:
             kind = re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
             gpus.append(Gpu(kind=kind, name=name, **measured))
     return gpus
+
+
+def visible_devices(gpus: Iterable[int]) -> str:
+    """CUDA_VISIBLE_DEVICES for ``gpus``, which count from 0 among those that are visible to us."""
+    ours = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.strip()]
+    return ",".join(ours[gpu] if gpu < len(ours) else str(gpu) for gpu in gpus)
 
 
 def _visible(gpus: list[Gpu]) -> list[Gpu]:

@@ -34,6 +34,8 @@ class EngineReserves(BaseModel):
     unused_bytes: int = 0
     host_bytes: int = 0
     groups_share_experts_only: bool = False
+    shared_experts_whole: bool = False
+    groups_have_heads: bool = False
     absorbed_mla_copies: bool = False
     vision_divided: bool = False
     vision_loaded: bool = True
@@ -95,6 +97,8 @@ class BudgetRequest(BaseModel):
             attention_data_parallel=self.attention_data_parallel,
             expert_parallel=self.expert_parallel,
             groups_share_experts_only=self.reserves.groups_share_experts_only,
+            shared_experts_whole=self.reserves.shared_experts_whole,
+            groups_have_heads=self.reserves.groups_have_heads,
             absorbed_mla_copies=self.reserves.absorbed_mla_copies,
             vision_divided=self.reserves.vision_divided,
             vision_loaded=self.reserves.vision_loaded,

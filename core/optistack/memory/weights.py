@@ -27,6 +27,8 @@ class Placement(BaseModel):
     ``attention_data_parallel``  attention groups with requests of their own; attention is divided within a group
     ``groups_share_experts_only``  MLPs, shared experts, head and vision tower, too, are divided within a group: vLLM,
                                  whose groups are data-parallel copies; SGLang divides MLPs and head over all GPUs
+    ``shared_experts_whole``     every GPU has all of the shared experts: SGLang, where experts get tokens in FP4
+    ``groups_have_heads``        SGLang with ``--enable-dp-lm-head``: the head is divided within a group
     ``expert_parallel``          ranks that hold whole experts; 1 divides every expert over all GPUs
     ``absorbed_mla_copies``      the engine keeps ``kv_b_proj`` a second time, split and in BF16, for absorbed decode:
                                  SGLang always (``w_kc``, ``w_vc``), vLLM only when it is quantized
@@ -40,6 +42,8 @@ class Placement(BaseModel):
     tensor_parallel: int = 1
     attention_data_parallel: int = 1
     groups_share_experts_only: bool = False
+    shared_experts_whole: bool = False
+    groups_have_heads: bool = False
     expert_parallel: int = 1
     absorbed_mla_copies: bool = False
     vision_divided: bool = False
@@ -85,7 +89,8 @@ def _placed(part: Component, model: ModelFacts, placement: Placement) -> int:
         return _experts(part, model, placement)
     if part.name == "attention":
         return _attention(part, model, attention_gpus)
-    return -(-part.bytes // (attention_gpus if part.name == "embeddings" else rest_gpus))
+    within_group = part.name == "embeddings" or (part.name == "head" and placement.groups_have_heads)
+    return -(-part.bytes // (attention_gpus if within_group else rest_gpus))
 
 
 def _whole(part: Component, placement: Placement) -> bool:
@@ -94,7 +99,7 @@ def _whole(part: Component, placement: Placement) -> bool:
     ranks = attention_ranks(placement.tensor_parallel, placement.attention_data_parallel)
     several = ranks > 1 and placement.attention_data_parallel > 1
     sequences = placement.groups_share_experts_only and placement.expert_parallel > 1 and several
-    return part.replicated or (part.name == "shared_experts" and sequences)
+    return part.replicated or (part.name == "shared_experts" and (sequences or placement.shared_experts_whole))
 
 
 def _experts(part: Component, model: ModelFacts, placement: Placement) -> int:

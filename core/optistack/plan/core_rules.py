@@ -24,6 +24,17 @@ def _fewer_sessions_than_wanted(context: RuleContext) -> str | None:
     return f"{fit} of {asked}" if context.budget.feasible and fit is not None and fit < asked else None
 
 
+def _parts_of_requests(context: RuleContext) -> str | None:
+    asked = context.stack.serving.max_running_requests.value
+    taken = context.spec.parallel.for_all_groups(asked) if asked is not None else None
+    return f"{taken} instead of {asked}" if taken != asked else None
+
+
+def _scattered_sessions(context: RuleContext) -> str | None:
+    groups, caching = context.spec.parallel.attention_data, context.stack.serving.prefix_caching.value is not False
+    return str(groups) if groups > 1 and caching and context.spec.workload.turns > 1 else None
+
+
 def _dev_endpoints_in_the_open(context: RuleContext) -> bool:
     return context.spec.serving.dev_endpoints and context.spec.serving.host not in ("127.0.0.1", "localhost", "::1")
 
@@ -56,6 +67,27 @@ CORE_RULES: tuple[Rule, ...] = (
         message="The KV pool holds fewer requests of the workload than are meant to run at once: {detail}.",
         fix="Requests will wait or be preempted; use more GPUs or a smaller KV dtype, or lower workload.concurrency.",
         fires=_fewer_sessions_than_wanted,
+        evidence=Evidence.READ,
+    ),
+    Rule(
+        id="requests-over-groups",
+        severity=Severity.OVERRIDE,
+        message="Every attention group runs equally many requests, which makes {detail} for the replica.",
+        fix="Set serving.max_running_requests to a multiple of parallel.attention_data.",
+        fires=_parts_of_requests,
+        evidence=Evidence.READ,
+        upstream="sglang mem_cache/kv_cache_configurator.py resolve_max_num_reqs; in vLLM a group is an engine",
+    ),
+    Rule(
+        id="sessions-over-groups",
+        severity=Severity.DEGRADED,
+        message="The engine spreads requests over {detail} attention groups by turns or by load, and each has KV of "
+        "its own: the next turn of a session mostly meets a group that does not have its prefix.",
+        fix="Use parallel.replicas and the routing plugin where the model fits, or let clients name the group: the "
+        "header X-data-parallel-rank in vLLM, the field routed_dp_rank in SGLang.",
+        upstream="vllm 0.33 v1/engine/core_client.py get_core_engine_for_request, sglang 0.5.23 "
+        "managers/data_parallel_controller.py",
+        fires=_scattered_sessions,
         evidence=Evidence.READ,
     ),
     Rule(

@@ -14,7 +14,7 @@ from optistack.apply.launch import DeploymentSpec, ProcessSpec
 from optistack.apply.ports import free_port
 from optistack.engines.recipes import RECIPES
 from optistack.errors import InputError, PlanRefusedError
-from optistack.facts.detect import detect_node
+from optistack.facts.detect import detect_node, visible_devices
 from optistack.facts.node import NodeFacts
 from optistack.host import Host
 from optistack.launch import FrontLaunch, Launch, Place
@@ -139,7 +139,7 @@ def _replica(plan: Plan, launch: Launch, python: str, port: int, engine_env: Map
     # Empty is unset: an engine takes six seconds longer to import when its compiled files are not kept.
     env = {"PYTHONDONTWRITEBYTECODE": "", **engine_env, **launch.env(port=port, folder=folder)}
     if launch.gpus:
-        env["CUDA_VISIBLE_DEVICES"] = _visible(launch.gpus)
+        env["CUDA_VISIBLE_DEVICES"] = visible_devices(launch.gpus)
     return ProcessSpec(
         name=name,
         argv=words,
@@ -208,12 +208,6 @@ def _replica_port(plan: Plan, launch: Launch, ports: _Ports) -> int:
     if first is not None and plan.front is None:
         return first + launch.replica
     return ports.free(launch.host)
-
-
-def _visible(gpus: tuple[int, ...]) -> str:
-    """CUDA_VISIBLE_DEVICES for ``gpus``, which count from 0 among those that are visible to us."""
-    ours = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.strip()]
-    return ",".join(ours[gpu] if gpu < len(ours) else str(gpu) for gpu in gpus)
 
 
 def _url(host: str, port: int) -> str:

@@ -77,6 +77,14 @@ class ParallelSection(_Section):
     attention_data: int = Field(1, gt=0, description="Data-parallel attention ranks inside a replica.")
     replicas: int = Field(1, gt=0, description="Replicas on this node.")
 
+    def of_group(self, requests: int) -> int:
+        """Requests of one attention group where a replica has ``requests``, rounded up to whole ones."""
+        return -(-requests // self.attention_data)
+
+    def for_all_groups(self, requests: int) -> int:
+        """``requests`` of a replica, rounded up so that each attention group has equally many."""
+        return self.of_group(requests) * self.attention_data
+
 
 class EngineSection(_Section):
     """Which engine runs the stack."""

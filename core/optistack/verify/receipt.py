@@ -20,12 +20,14 @@ class Observed(BaseModel):
 
     ``proof`` is a field, metric or log line that a reader can look up: ``vllm:cache_config_info{cache_dtype="fp8"}``.
     ``value`` ``None`` with a ``proof`` tells why the engine gives no evidence.
+    ``whole_device``: bytes by which a device's free memory changed, whoever took them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     value: str | int | float | bool | None
     proof: str
+    whole_device: bool = False
 
 
 class CheckResult(BaseModel):

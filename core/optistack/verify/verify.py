@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from optistack.backend import Backend
 from optistack.errors import CheckFailedError, OptistackError
@@ -40,6 +41,8 @@ NOT_THE_ENGINES = ("routing.",)
 ONLY_WITH = {"kv.draft_dtype": "speculation.draft_checkpoint"}
 """Settings that mean something only beside another one."""
 
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
 NO_EVIDENCE = "the engine gives no evidence of this"
 
 
@@ -55,7 +58,7 @@ def verify(
     results = [
         *_identity(plan, endpoint, observed),
         *compare_settings(plan, observed),
-        *_budget(plan, observed),
+        *_budget(plan, observed, endpoint, replica),
         *_probes(plan, endpoint, host),
     ]
     version = observed.get("engine.version")
@@ -94,11 +97,29 @@ def compare_settings(plan: Plan, observed: Mapping[str, Observed]) -> Iterator[C
         yield compare(path, value.value, observed.get(path), promised_by(value))
 
 
-def _budget(plan: Plan, observed: Mapping[str, Observed]) -> Iterator[CheckResult]:
+def _budget(plan: Plan, observed: Mapping[str, Observed], endpoint: Endpoint, replica: int) -> Iterator[CheckResult]:
     yield compare("budget.kv_tokens", plan.budget.kv_tokens, observed.get("budget.kv_tokens"), "plan")
     weights = observed.get("budget.weight_bytes")
     if plan.budget.device == "cuda" or (weights is not None and weights.value is not None):
-        yield compare("budget.weight_bytes", plan.budget.loaded_bytes, weights, "plan")
+        line = compare("budget.weight_bytes", plan.budget.loaded_bytes, weights, "plan")
+        others = ""
+        if line.status is Status.FAIL and weights is not None and weights.whole_device:
+            others = _sharing(plan, endpoint, replica)
+        if others:
+            why = f"{line.why}; {others}, and what the others took or gave back meanwhile is in it"
+            line = line.model_copy(update={"status": Status.UNPROVEN, "why": why})
+        yield line
+
+
+def _sharing(plan: Plan, endpoint: Endpoint, replica: int) -> str:
+    """That others are on the GPUs of an engine on this machine, in words; empty where nothing shows it."""
+    from optistack.facts import gpu_users
+    from optistack.facts.detect import visible_devices
+
+    if urlsplit(endpoint.url).hostname not in LOOPBACK:
+        return ""
+    launch = next((launch for launch in plan.launches if launch.replica == replica), None)
+    return gpu_users.sharing(visible_devices(launch.gpus) if launch is not None else "")
 
 
 def _probes(plan: Plan, endpoint: Endpoint, host: Host) -> Iterator[CheckResult]:

@@ -15,6 +15,7 @@ import pytest
 
 import optistack_dflash.probe_counters
 from optistack.settings import Serving, choose
+from optistack.stack.spec import ParallelSection
 from optistack.verify.endpoint import Endpoint
 from optistack.verify.receipt import CheckResult, Status
 from optistack_dflash.probe_counters import Drafting
@@ -50,6 +51,8 @@ class FakeEngine:
     counters: list[int] = field(default_factory=lambda: [100, 700, 50])
     requests: list[dict[str, Any]] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
+    groups: int = 1
+    """With several, requests go to each by turns unless they name one."""
 
     def endpoint(self) -> Endpoint:
         return Endpoint("http://engine", transport=httpx.MockTransport(self.handle))
@@ -57,6 +60,12 @@ class FakeEngine:
     def handle(self, request: httpx.Request) -> httpx.Response:
         path, body = request.url.path, json.loads(request.content or b"{}")
         self.requests.append(body)
+        named = request.headers.get("X-data-parallel-rank") if self.dialect == "vllm" else body.get("routed_dp_rank")
+        self.group = (
+            int(named)
+            if named is not None
+            else sum(bool({"prompt", "text"} & body.keys()) for body in self.requests) % self.groups
+        )
         if path == "/metrics" and "blind" not in self.faults:
             return httpx.Response(200, text=self.metrics())
         if path == "/v1/models":
@@ -84,8 +93,8 @@ class FakeEngine:
 
     def hit(self, text: str) -> bool:
         """Whether ``text`` comes from the cache, into which it goes."""
-        known = text in self.seen and "uncached" not in self.faults
-        self.seen.add(text)
+        known = f"{self.group} {text}" in self.seen and "uncached" not in self.faults
+        self.seen.add(f"{self.group} {text}")
         return known
 
     def write(self, prompt: list[int], max_tokens: int, *, warm: bool = False) -> list[int]:
@@ -289,6 +298,13 @@ def test_what_is_lost_after_a_hit_fails_and_what_was_no_hit_proves_nothing(
 def test_a_draft_that_is_nearly_always_right_leaves_too_few_steps_to_tell(check: Check) -> None:
     result = check(block_tokens=16, accepted=15)["dflash/warm-acceptance"]
     assert (result.status, "too few" in result.why) == (Status.UNPROVEN, True), result
+
+
+def test_of_attention_groups_the_same_one_is_asked_again(make_bench: Any, dialect: str) -> None:
+    plan = make_bench(backend=dialect, parallel=ParallelSection(tensor=4, attention_data=4)).plan()
+    fake = FakeEngine(dialect=dialect, accepted=4, groups=4)
+    results = optistack_dflash.optistack_probe(plan=plan, endpoint=fake.endpoint())
+    assert [result.status for result in results if result.id == CHECK] == [Status.PASS]
 
 
 def test_without_prefix_caching_no_run_is_warm(make_bench: Any) -> None:

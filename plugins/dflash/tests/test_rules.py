@@ -124,6 +124,11 @@ class TestAdmissionDelay:
         bench.workload = WorkloadSection(concurrency=concurrency)
         bench.others = [Serving(max_running_requests=choose(running))]
         assert (self.RULE in bench.findings()) is fires
+        bench.parallel = ParallelSection(tensor=2, attention_data=2)
+        assert self.RULE not in bench.findings(), "a group of up to seven requests admits at once"
+        bench.workload = WorkloadSection(concurrency=2 * concurrency)
+        bench.others = [Serving(max_running_requests=choose(2 * running))]
+        assert (self.RULE in bench.findings()) is fires, "each of two groups has slots of its own"
 
     def test_the_flag_answers_it(self, bench: Any) -> None:
         bench.others = [Serving(max_running_requests=choose(10))]

@@ -9,7 +9,7 @@ import pytest
 from optistack.errors import InputError, PlanRefusedError
 from optistack.facts import load_node
 from optistack.settings import KVLayout, Serving, choose
-from optistack.stack.spec import WorkloadSection
+from optistack.stack.spec import ParallelSection, WorkloadSection
 
 
 def test_the_block_less_the_known_token_is_drafted(bench: Any) -> None:
@@ -80,6 +80,13 @@ class TestServing:
         assert not bench.resolve().serving.chunked_prefill_tokens.is_set
         bench.workload = WorkloadSection(concurrency=200)
         assert bench.resolve().serving.chunked_prefill_tokens.value == 400 * 8
+
+    def test_a_group_of_vllm_has_its_part_of_the_requests_and_their_blocks(self, make_bench: Any) -> None:
+        bench = make_bench(backend="vllm", parallel=ParallelSection(tensor=4, attention_data=4))
+        bench.workload = WorkloadSection(concurrency=5)
+        serving = bench.resolve().serving
+        assert serving.max_running_requests.value == 12, "three for each of four groups"
+        assert serving.chunked_prefill_tokens.at_least == 3 * 8
 
     def test_a_short_draft_with_yarn_limits_the_context_on_vllm_0_33(self, make_bench: Any) -> None:
         bench = make_bench(backend="vllm")
@@ -160,6 +167,15 @@ class TestCharges:
             here = self.charge(bench, what)
             assert here.per_gpu_bytes == whole[what].per_gpu_bytes
             assert here.per_kv_token_bytes == whole[what].per_kv_token_bytes
+
+    def test_sglang_gathers_the_embedding_where_a_group_divides_it(self, bench: Any, make_bench: Any) -> None:
+        def charged(bench: Any, **parallel: int) -> list[int]:
+            bench.parallel = ParallelSection(**parallel)
+            return [charge.per_gpu_bytes for charge in bench.resolve().charges if charge.what == "draft embedding"]
+
+        assert charged(bench, tensor=4, attention_data=2) == [bench.model.vocab * 64 * 2]
+        assert not charged(bench, tensor=4) and not charged(bench, tensor=4, attention_data=4)
+        assert not charged(make_bench(backend="vllm"), tensor=4, attention_data=2)
 
     @pytest.mark.parametrize(("dtype", "value_bytes"), [("bfloat16", 2), ("fp8_e4m3", 1)])
     def test_its_kv_is_charged_in_its_own_dtype(self, bench: Any, dtype: str, value_bytes: int) -> None:

@@ -136,6 +136,16 @@ class TestQuota:
         tokens = limit / first
         assert tokens * (first + 3 * others) == pytest.approx(400 * GIB)
 
+    def test_attention_groups_and_replicas_share_the_quota(self, bench: Any, gqa: dict[str, Any]) -> None:
+        """Each writes to the one folder and counts what it wrote itself."""
+        bench.parallel = ParallelSection(tensor=4, attention_data=2)
+        assert self.max_size(bench) == 200 * GIB, "the first rank of each of two groups"
+        bench.parallel = ParallelSection(tensor=2, replicas=2)
+        assert self.max_size(bench) == 200 * GIB
+        bench.target = gqa
+        bench.parallel = ParallelSection(tensor=4, attention_data=2)
+        assert self.max_size(bench) == 100 * GIB
+
     def test_a_setting_of_the_user_wins(self, bench: Any) -> None:
         tier = bench.resolve(**self.OPTIONS, storage_config={"max_size": "1G", "eviction_ratio": 0.8}).tier(3)
         assert tier.extra_config.value == {"max_size": "1G", "eviction_ratio": 0.8}

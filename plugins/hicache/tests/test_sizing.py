@@ -131,6 +131,13 @@ class TestTokens:
     def test_vllm_keeps_one(self, make_bench: Any) -> None:
         assert self.kv(make_bench(backend="vllm")).bytes_per_token == TARGET
 
+    def test_each_attention_group_of_vllm_keeps_one(self, make_bench: Any) -> None:
+        """A group is an engine, and whether its ranks share a copy does not depend on how many engines there are
+        (vllm 0.32, 0.33 distributed/kv_transfer/kv_connector/v1/offloading/config.py, replicated_layout)."""
+        two = make_bench(backend="vllm", parallel=ParallelSection(tensor=4, attention_data=2))
+        assert self.kv(two).bytes_per_token == TARGET
+        assert self.kv(two.with_draft()).bytes_per_token == 2 * (TARGET + DRAFT)
+
     def test_a_divided_draft_brings_the_copies_back(self, make_bench: Any) -> None:
         assert self.kv(make_bench(backend="vllm").with_draft()).bytes_per_token == 4 * (TARGET + DRAFT)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from optistack.facts.node import GIB
 from optistack.memory.budget import MemoryBudget
 from optistack.memory.lines import MemoryLine
-from optistack.settings import KVLayout, MemoryCharge, Speculation, choose
+from optistack.settings import KVLayout, MemoryCharge, Speculation, WeightQuantization, choose
 from optistack_adapters.sglang.fraction import STEPS, mem_fraction_static
 from optistack_adapters.sglang.reserves import media_cache_bytes
 
@@ -170,3 +170,42 @@ def test_hidden_states_of_a_draft_come_out_of_the_slack_and_its_weights_do_not(b
     weights = fraction("draft weights", while_serving=False)
     states = fraction("draft hidden states", while_serving=True)
     assert weights - states == pytest.approx(2 / 176.3, abs=2e-4)
+
+
+def head_bytes(planned: Any) -> int:
+    return next(line.bytes for line in planned.request.budget.weights if line.label == "head")
+
+
+def test_groups_with_heads_of_their_own_divide_the_head_within_a_group(build: Any) -> None:
+    """--enable-dp-lm-head, which DFLASH demands of attention groups (models/deepseek_v2.py, use_attn_tp_group)."""
+    draft = Speculation(method=choose("dflash"), draft_checkpoint=choose("d"), num_draft_tokens=choose(7))
+    groups = {"tensor": 4, "attention_data": 4}
+    alone, drafting = build(parallel=groups), build(draft, parallel=groups)
+    assert drafting.launch.has("--enable-dp-lm-head") and not alone.launch.has("--enable-dp-lm-head")
+    assert head_bytes(drafting) == 4 * head_bytes(alone)
+    assert head_bytes(build(parallel=groups, engine_args=["--enable-dp-lm-head"])) == head_bytes(drafting)
+    assert head_bytes(build(draft, parallel={"tensor": 4})) == head_bytes(alone)
+
+
+def test_experts_of_attention_groups_see_the_tokens_of_all(build: Any) -> None:
+    """A chunk is of one group here, and the groups gather theirs (layers/dp_attention.py)."""
+    chunk = {"chunked_prefill_tokens": 8192}
+    one = build(parallel={"tensor": 4}, serving=chunk)
+    four = build(parallel={"tensor": 4, "attention_data": 4}, serving=chunk)
+    experts = 8 * (7168 + 3 * 2048 // 4) * 8192 * 2 / GIB
+    assert late_gib(four) - late_gib(one) > 3 * experts
+
+
+def test_shared_experts_are_whole_where_tokens_are_gathered_in_fp4(build: Any) -> None:
+    """models/deepseek_v2.py, _shared_expert_use_tp1, with as many groups as ranks of whole experts."""
+    cutlass = WeightQuantization(moe_backend=choose("flashinfer_cutlass"))
+    same, others = {"tensor": 4, "attention_data": 4, "expert": 4}, {"tensor": 4, "attention_data": 4, "expert": 2}
+
+    def shared(*settings: Any, parallel: dict[str, int], **spec: Any) -> int:
+        lines = build(*settings, parallel=parallel, **spec).request.budget.weights
+        return sum(line.bytes for line in lines if line.label == "shared experts")
+
+    divided = shared(parallel=same)
+    assert shared(cutlass, parallel=same) == 4 * divided
+    assert shared(cutlass, parallel=others) == shared(cutlass, parallel={"tensor": 4}) == divided
+    assert shared(cutlass, parallel=same, engine_args=["--disable-flashinfer-cutlass-moe-fp4-allgather"]) == divided

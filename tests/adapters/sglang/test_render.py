@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from optistack.errors import PlanRefusedError
+from optistack.plan.core_rules import CORE_RULES
 from optistack.settings import CacheTier, EngineArgument, KVLayout, Serving, WeightQuantization, choose
 
 GB = 10**9
@@ -147,3 +148,31 @@ def test_engine_args_may_not_repeat_a_flag_of_the_plan(build: Any, words: list[s
 def test_engine_args_come_last(build: Any) -> None:
     planned = build(parallel={"tensor": 4}, engine_args=["--log-requests", "--watchdog-timeout", "600"])
     assert planned.words[-3:] == ["--log-requests", "--watchdog-timeout", "600"]
+
+
+def test_requests_are_whole_ones_in_each_attention_group(build: Any) -> None:
+    """SGLang rounds down a group's part of --max-running-requests, to none at last."""
+    groups = {"tensor": 4, "attention_data": 4}
+    asked = build(parallel=groups, serving={"max_running_requests": 10})
+    assert asked.launch.value_of("--max-running-requests") == "12"
+    rule = next(rule for rule in CORE_RULES if rule.id == "requests-over-groups")
+    assert rule.fires(asked.context) == "12 instead of 10"
+    assert not rule.fires(build(parallel=groups, serving={"max_running_requests": 12}).context)
+    left = build(parallel=groups, workload={"concurrency": 25})
+    assert left.launch.value_of("--max-running-requests") == "52", "twice 25, and no less"
+    assert not rule.fires(left.context)
+
+
+def test_a_graph_holds_all_requests_of_a_group_padded_to_its_gpus(build: Any) -> None:
+    for parallel, batch in (({"tensor": 4, "attention_data": 2}, "4"), ({"tensor": 4}, "6")):
+        launch = build(parallel=parallel, serving={"max_running_requests": 6}).launch
+        assert launch.value_of("--cuda-graph-max-bs-decode") == batch
+
+
+def test_sessions_are_scattered_over_attention_groups(build: Any) -> None:
+    rule = next(rule for rule in CORE_RULES if rule.id == "sessions-over-groups")
+    turns, groups = {"turns": 30}, {"tensor": 4, "attention_data": 4}
+    assert rule.fires(build(parallel=groups, workload=turns).context) == "4"
+    assert not rule.fires(build(parallel=groups).context)
+    assert not rule.fires(build(parallel={"tensor": 4}, workload=turns).context)
+    assert not rule.fires(build(parallel=groups, workload=turns, serving={"prefix_caching": False}).context)

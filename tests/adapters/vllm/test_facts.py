@@ -96,6 +96,43 @@ def test_more_ranks_and_smaller_passes_take_less(kimi: ModelFacts, make_request:
     assert size(8192, "b200x8") < size(8192, "b200x4") < size(16384, "b200x4")
 
 
+def test_an_attention_group_has_its_part_of_the_requests(kimi: ModelFacts, make_request: Make) -> None:
+    """Logits and graphs are of one engine's --max-num-seqs; the experts' tokens are of all engines."""
+
+    def sizes(requests: int, **parallel: int) -> tuple[int, int]:
+        request = make_request(
+            kimi, Serving(max_running_requests=requests), node="b200x8", spec={"parallel": {"tensor": 8, **parallel}}
+        )
+        parts = request.stack, request.model
+        return (
+            activation_bytes(*parts, request.spec, "0.33.0"),
+            graph_bytes(*parts, request.node, request.engine, request.spec),
+        )
+
+    logits, graphs = (large - small for large, small in zip(sizes(64), sizes(16), strict=True))
+    of_group = [
+        large - small for large, small in zip(sizes(64, attention_data=4), sizes(16, attention_data=4), strict=True)
+    ]
+    assert of_group[0] == logits // 4
+    assert of_group[1] == pytest.approx(graphs / 4, rel=0.1)
+
+
+def test_whole_experts_have_whole_rows_for_every_token_that_groups_gather(kimi: ModelFacts, make_request: Make) -> None:
+    """Triton's workspace has a row for each expert of a token, wherever that expert is (triton_moe.py)."""
+
+    def size(**parallel: int) -> int:
+        request = make_request(
+            kimi, Serving(chunked_prefill_tokens=8192), node="b200x8", spec={"parallel": {"tensor": 8, **parallel}}
+        )
+        return activation_bytes(request.stack, request.model, request.spec, "0.33.0")
+
+    rows = 8 * 8192 * 2 * (2048 - 2048 // 8)
+    assert size(expert=8) - size() == rows
+    assert size(expert=8, attention_data=4) - size(attention_data=4) == 4 * rows
+    gathered = 2 * 4 * 8192 * 7168 * 2
+    assert size(attention_data=4) - size() > 3 * 8 * 8192 * 2 * (7168 + 256) + gathered
+
+
 def test_how_weights_lie(kimi: ModelFacts, make_request: Make) -> None:
     def taken(model: ModelFacts, *settings: Any, **options: Any) -> Any:
         request = make_request(model, *settings, **options)
@@ -113,7 +150,7 @@ def test_how_weights_lie(kimi: ModelFacts, make_request: Make) -> None:
 def test_graphs_grow_with_what_is_captured_and_vanish_when_eager(kimi: ModelFacts, make_request: Make) -> None:
     def size(*settings: Any) -> int:
         request = make_request(kimi, *settings)
-        return graph_bytes(request.stack, request.model, request.node, request.engine)
+        return graph_bytes(request.stack, request.model, request.node, request.engine, request.spec)
 
     drafting = Speculation(method="dflash", draft_checkpoint="d", num_draft_tokens=7)
     assert size(Serving(cuda_graphs=False)) == 0

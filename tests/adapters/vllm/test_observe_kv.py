@@ -28,11 +28,17 @@ def test_a_pool_of_several_groups_is_what_vllm_says_it_is(observe: Serve) -> Non
 
 
 def test_pools_of_several_engines_are_added_up(observe: Serve) -> None:
-    def twice(text: str) -> str:
+    """Each engine has a line, whose blocks are those of all engines and whose tokens are its own."""
+
+    def twice(text: str, blocks: int) -> str:
+        text = text.replace(f'num_gpu_blocks="{blocks}"', f'num_gpu_blocks="{2 * blocks}"')
         line = next(line for line in text.splitlines() if line.startswith("vllm:cache_config_info{"))
         return text + line.replace('engine="0"', 'engine="1"') + "\n"
 
-    assert observe(FP8, edit=twice)["budget.kv_tokens"].value == 2 * 41_088
+    assert observe(FP8, edit=lambda text: twice(text, 321))["budget.kv_tokens"].value == 2 * 41_088
+    assert observe(BF16, edit=lambda text: twice(text, 182))["budget.kv_tokens"].value == 2 * 182 * 128
+    windowed = observe(BF16, edit=lambda text: twice(text.replace('"22750"', '"11000"'), 182))
+    assert windowed["budget.kv_tokens"].value == 2 * 11_000
 
 
 @pytest.mark.parametrize(("dev", "log"), [(True, False), (False, True)])

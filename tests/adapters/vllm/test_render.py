@@ -200,7 +200,7 @@ def test_attention_groups_are_data_parallelism(kimi: ModelFacts, render: Callabl
     launch = render(kimi, spec={"parallel": {"tensor": 4, "attention_data": 4, "expert": 4}})
     assert launch.value_of("--tensor-parallel-size") == "1"
     assert launch.value_of("--data-parallel-size") == "4"
-    assert launch.value_of("--max-num-seqs") == "3", "10 running requests over 4 groups"
+    assert launch.value_of("--max-num-seqs") == "3", "12 running requests over 4 groups"
     assert launch.has("--enable-expert-parallel")
 
 

@@ -35,7 +35,12 @@ def add_memory(build: LaunchBuilder, request: RenderRequest) -> None:
 def add_scheduling(build: LaunchBuilder, request: RenderRequest) -> None:
     """Requests, prefill chunks, CUDA graphs, prefix cache, order of requests."""
     serving, groups = request.stack.serving, request.spec.parallel.attention_data
-    build.carry("--max-running-requests", "serving.max_running_requests", serving.max_running_requests)
+    build.carry(
+        "--max-running-requests",
+        "serving.max_running_requests",
+        serving.max_running_requests,
+        request.spec.parallel.for_all_groups,  # SGLang gives each group the rounded-down part, which can be none
+    )
     build.carry(
         "--chunked-prefill-size",
         "serving.chunked_prefill_tokens",

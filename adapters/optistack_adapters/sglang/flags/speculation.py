@@ -5,6 +5,7 @@ from __future__ import annotations
 from optistack.backend import RenderRequest
 from optistack_adapters.base import LaunchBuilder
 from optistack_adapters.sglang import versions
+from optistack_adapters.sglang.capacity import DP_LM_HEAD
 from optistack_adapters.sglang.kernels import draft_backend
 from optistack_adapters.sglang.words import CHAINED, algorithm, kv_note, kv_word, quantization_word
 
@@ -75,7 +76,7 @@ def _dflash(build: LaunchBuilder, request: RenderRequest) -> None:
     build.carry("--speculative-draft-window-size", "speculation.draft_window_tokens", speculation.draft_window_tokens)
     if request.spec.parallel.attention_data > 1:
         build.flag(
-            "--enable-dp-lm-head",
+            DP_LM_HEAD,
             source="sglang",
             why="DFLASH with data-parallel attention demands it",
             reference="sglang arg_groups/speculative_hook.py:308",

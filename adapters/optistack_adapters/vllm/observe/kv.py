@@ -81,7 +81,9 @@ def _draft_dtype(evidence: Evidence) -> Observed | None:
 
 
 def _tokens(evidence: Evidence) -> Observed | None:
-    """Token slots over all engines of the server (one for each attention group).
+    """Token slots over all engines of the server (one for each attention group), each of which has a line of its own.
+    On every line the blocks are those of all engines together and the tokens are of one (v1/engine/core_client.py,
+    ``_apply_ready_response``, 0.26 to 0.33).
 
     vLLM's own ``kv_cache_size_tokens`` counts how often a request of the longest context fits, partial last pages
     included: ``blocks x L / ceil(L / page)``. Where that is all it differs by, the slots themselves are the figure.
@@ -90,9 +92,10 @@ def _tokens(evidence: Evidence) -> Observed | None:
     blocks, page = evidence.label("num_gpu_blocks"), evidence.label("block_size")
     said, longest = evidence.label("kv_cache_size_tokens"), evidence.models.get("max_model_len")
     times = f" x {engines} engines" if engines > 1 else ""
-    if blocks and page and _plain_pool(int(blocks), int(page), said, longest):
+    if blocks and page and _plain_pool(int(blocks) // engines, int(page), said, longest):
         proof = f'{CACHE_INFO}{{num_gpu_blocks="{blocks}", block_size="{page}", kv_cache_size_tokens="{said}"}}'
-        return Observed(value=int(blocks) * int(page) * engines, proof=proof + times)
+        among = f", the blocks of {engines} engines" if engines > 1 else ""
+        return Observed(value=int(blocks) * int(page), proof=proof + among)
     if said is None:
         return None
     return Observed(value=int(said) * engines, proof=f'{CACHE_INFO}{{kv_cache_size_tokens="{said}"}}{times}')

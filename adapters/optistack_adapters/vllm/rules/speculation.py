@@ -7,6 +7,7 @@ from optistack.plugin import Domain
 from optistack.rules import Evidence, Rule, RuleContext, Severity
 from optistack_adapters.vllm.defaults import BLACKWELL
 from optistack_adapters.vllm.rules.reading import NON_CAUSAL_METHODS, WITH_TARGET_STATES, drafts, kv_dtype, method
+from optistack_adapters.vllm.scheduling import group_requests
 
 _SYNCHRONOUS = ("ngram", "suffix", "custom_class")
 _BLOCK_DROPPERS = ("eagle", "eagle3", "mtp", "dflash")
@@ -18,10 +19,10 @@ def _unknown(context: RuleContext) -> str | None:
 
 
 def _limits(context: RuleContext) -> tuple[int, int] | None:
-    """Prefill tokens and running requests, where there is speculation and both are known."""
-    serving = context.stack.serving
-    tokens, requests = serving.chunked_prefill_tokens.value, serving.max_running_requests.value
-    return (tokens, requests) if method(context) and tokens is not None and requests is not None else None
+    """Prefill tokens and running requests of an attention group, where there is speculation and both are known."""
+    tokens = context.stack.serving.chunked_prefill_tokens.value
+    requests = group_requests(context.stack, context.spec, 0)
+    return (tokens, requests) if method(context) and tokens is not None and requests else None
 
 
 def _unlimited(context: RuleContext) -> bool:

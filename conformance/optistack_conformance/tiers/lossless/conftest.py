@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from optistack_conformance.answers import NotScoredError
 from optistack_conformance.client import Client
 from optistack_conformance.engine import EngineInfo
-from optistack_conformance.margin import NotScoredError
 from optistack_conformance.scoring import Scorer
 from optistack_conformance.selection import Selection
 from optistack_conformance.sequences import Run, counted, draw, fresh_prompts, measure

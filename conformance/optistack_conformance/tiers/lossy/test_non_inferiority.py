@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from optistack_conformance.answers import NotScoredError
 from optistack_conformance.cases import Measure
 from optistack_conformance.evals.run import Answer, passed
-from optistack_conformance.margin import NotScoredError
 from optistack_conformance.outcomes import Outcome, inconclusive
 from optistack_conformance.reference import Reference
 from optistack_conformance.scoring import Scorer

@@ -10,7 +10,14 @@ from rich.text import Text
 
 from optistack.cli.views.common import columns
 
-STYLES = {"ready": "green", "starting": "yellow", "stopping": "yellow", "failed": "red", "stopped": "dim"}
+STYLES = {
+    "ready": "green",
+    "starting": "yellow",
+    "stopping": "yellow",
+    "failed": "red",
+    "damaged": "red",
+    "stopped": "dim",
+}
 
 
 def status_view(entries: Sequence[Mapping[str, Any]], *, ended: int, wide: bool) -> Iterator[RenderableType]:
@@ -26,6 +33,8 @@ def status_view(entries: Sequence[Mapping[str, Any]], *, ended: int, wide: bool)
 
 def _told(entry: Mapping[str, Any], *, wide: bool) -> Text:
     gap = "  " if wide else "\n"
+    if entry["started_at"] is None:
+        return Text(entry["reason"], "red")
     receipts = "; ".join(receipt["counts"] for receipt in entry["receipts"]) or "not verified"
     parts = [(f"since {entry['started_at']}", "dim")]
     if entry["running"]:

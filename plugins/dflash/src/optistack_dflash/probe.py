@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from optistack.errors import CheckFailedError
 from optistack.verify.receipt import CheckResult, Status
+from optistack_conformance.answers import NotScoredError
 from optistack_conformance.margin import (
     Generation,
-    NotScoredError,
     bound_nat,
     generate,
     judge,

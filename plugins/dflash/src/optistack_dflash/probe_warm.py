@@ -55,8 +55,9 @@ def warm_acceptance(plan: Plan, endpoint: Endpoint) -> CheckResult:
     if not text:
         return _result(Status.UNPROVEN, "nothing", why="the context is too short for a prompt of several pages")
     ask = _ask_sglang if plan.engine.backend == "sglang" else _ask_vllm
+    groups = plan.spec.parallel.attention_data > 1
     try:
-        return judge(ask(endpoint, text), ask(endpoint, text))
+        return judge(ask(endpoint, text, groups), ask(endpoint, text, groups))
     except CheckFailedError as error:
         return _result(Status.FAIL, "an error", why=str(error))
 
@@ -108,15 +109,20 @@ def _lengths(cold: Run, warm: Run) -> str:
     return "acceptance length {:.2f} warm, {:.2f} cold".format(*lengths)
 
 
-def _ask_vllm(endpoint: Endpoint, text: str) -> Run:
+def _ask_vllm(endpoint: Endpoint, text: str, groups: bool) -> Run:
+    """Of attention groups the first is asked, both times: each has a cache of its own."""
     before = vllm_counters(endpoint)
-    answer = endpoint.complete(text, max_tokens=MAX_TOKENS, ignore_eos=True)
+    headers = {"X-data-parallel-rank": "0"} if groups else None
+    answer = endpoint.complete(text, max_tokens=MAX_TOKENS, headers=headers, ignore_eos=True)
     return Run(answer.text, answer.prompt_tokens, answer.cached_tokens, vllm_moved(endpoint, before))
 
 
-def _ask_sglang(endpoint: Endpoint, text: str) -> Run:
-    parameters = {"temperature": 0.0, "max_new_tokens": MAX_TOKENS, "ignore_eos": True}
-    response = endpoint.request("POST", "/generate", json={"text": text, "sampling_params": parameters})
+def _ask_sglang(endpoint: Endpoint, text: str, groups: bool) -> Run:
+    body: dict[str, Any] = {"text": text}
+    body["sampling_params"] = {"temperature": 0.0, "max_new_tokens": MAX_TOKENS, "ignore_eos": True}
+    if groups:
+        body["routed_dp_rank"] = 0
+    response = endpoint.request("POST", "/generate", json=body)
     if response.status_code != 200:
         raise CheckFailedError(f"{endpoint.url} answered {response.status_code} to /generate: {response.text[:300]}")
     answer: dict[str, Any] = response.json()

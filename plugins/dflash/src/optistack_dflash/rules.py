@@ -91,13 +91,14 @@ def _quantized_head(context: RuleContext) -> str | None:
 
 
 def _held_back(context: RuleContext) -> str | None:
-    """SGLang admits a prompt beside running ones only while so many request slots are free."""
-    running = context.stack.serving.max_running_requests.value
-    if not _drafting(context) or running is None or running < DELAY_FROM_REQUESTS:
+    """SGLang admits a prompt beside running ones only while so many request slots are free, in each attention group."""
+    asked, parallel = context.stack.serving.max_running_requests.value, context.spec.parallel
+    running = parallel.of_group(asked or 0)
+    if not _drafting(context) or running < DELAY_FROM_REQUESTS:
         return None
     free = min(4, max(2, (running + 5) // 6))
     answered = context.launch.has("--min-free-slots-delay")
-    fits = context.spec.workload.concurrency - 1 <= running - free
+    fits = parallel.of_group(context.spec.workload.concurrency) - 1 <= running - free
     return None if answered or fits else f"{free} of {running}"
 
 

@@ -143,7 +143,7 @@ def _window(options: DFlashOptions, tokens: int) -> Value[int]:
 def _serving(ctx: PlanContext, draft: Draft, tokens: int) -> Serving:
     said = ctx.so_far.serving.max_running_requests
     asked = said.value if said.value is not None and not said.default else None
-    running = asked or 2 * ctx.workload.concurrency
+    running = asked or ctx.parallel.for_all_groups(2 * ctx.workload.concurrency)
     fields: dict[str, Value[Any]] = {}
     if asked is None:
         fields["max_running_requests"] = suggest(
@@ -153,13 +153,14 @@ def _serving(ctx: PlanContext, draft: Draft, tokens: int) -> Serving:
             reference="sglang 0.5.23 arg_groups/speculative_hook.py:437, vllm 0.33 config/vllm.py:2388",
         )
     if ctx.engine.backend == "vllm":
-        fields["chunked_prefill_tokens"] = _prefill_budget(ctx, running, tokens + 1)
+        fields["chunked_prefill_tokens"] = _prefill_budget(ctx, ctx.parallel.of_group(running), tokens + 1)
         fields["context_tokens"] = _context(ctx, draft)
     return Serving(**fields)
 
 
 def _prefill_budget(ctx: PlanContext, running: int, block: int) -> Value[int]:
-    """vLLM takes a block for every running request out of the prefill budget, or cuts requests that do not fit."""
+    """vLLM takes a block for every running request of an attention group, which is an engine of its own, out of the
+    prefill budget, or cuts requests that do not fit."""
     needed = running * block
     default = ctx.engine.trait("default_prefill_tokens")
     short = default is not None and default < needed and ctx.so_far.serving.chunked_prefill_tokens.value is None

@@ -18,7 +18,7 @@ ASSUMED_COPIES = 2
 
 def charges(ctx: PlanContext, draft: Draft) -> tuple[MemoryCharge, ...]:
     """The memory charges of ``draft``, for each GPU of a replica."""
-    return (_weights(ctx, draft), _kv(ctx, draft), _hidden_states(ctx, draft))
+    return (_weights(ctx, draft), *_embedding(ctx), _kv(ctx, draft), _hidden_states(ctx, draft))
 
 
 def draft_kv_dtype(ctx: PlanContext, draft: Draft) -> str:
@@ -42,6 +42,21 @@ def _weights(ctx: PlanContext, draft: Draft) -> MemoryCharge:
         f"states and the norms, is whole on each of {ranks} ranks",
         reference=str(draft.facts.config_file),
     )
+
+
+def _embedding(ctx: PlanContext) -> tuple[MemoryCharge, ...]:
+    """SGLang's draft has the target's whole embedding on every GPU where it is divided within a group, since other
+    groups can be idle when this one drafts."""
+    groups, ranks = ctx.parallel.attention_data, ranks_of(ctx)
+    if ctx.engine.backend != "sglang" or groups == 1 or ranks == 1:
+        return ()
+    charge = MemoryCharge(
+        what="draft embedding",
+        per_gpu_bytes=sum(part.bytes for part in ctx.model.parts("embeddings")),
+        why=f"the target's, whole beside the part that each of {ranks} ranks of a group has",
+        reference="sglang 0.5.23 speculative/dflash_dp.py gather_draft_embedding",
+    )
+    return (charge,)
 
 
 def _kv(ctx: PlanContext, draft: Draft) -> MemoryCharge:

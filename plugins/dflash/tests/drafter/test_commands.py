@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from optistack.cli.run import run
+from optistack_dflash.drafter.provenance import Provenance
+from optistack_dflash.drafter.shards import write_shard
 from optistack_dflash.drafter.target import Target
 
 
@@ -86,3 +90,17 @@ def test_collecting_where_nobody_answers_is_refused_first(
 def test_loading_a_target_prints_nothing(checkpoint: Path, capfd: pytest.CaptureFixture[str]) -> None:
     Target.load(checkpoint, torch.device("cpu"), torch.float32)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_training_without_held_out_answers_says_soon_how_it_goes(
+    checkpoint: Path, target: Any, answers: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    provenance = Provenance(target.name, target.revision, target.template, (("temperature", 0.0),), "test 1")
+    write_shard(data / "one.safetensors", answers, domain="code", provenance=provenance)
+    words = ["--target", str(checkpoint), "--data", str(data), "--out", str(tmp_path / "out"), "--mask-token", "63"]
+    assert run(["dflash", "train", *words, "--block-size", "4", "--steps", "20", "--device", "cpu"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"step 10  loss \d+\.\d{3}  [\d.e+]+ steps/s; a report every 200 steps", said[1]), said
+    assert said[2].startswith("step 20  "), said

@@ -6,6 +6,7 @@ import errno
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from optistack_dflash.drafter.provenance import Provenance
 from optistack_dflash.drafter.shape import DrafterShape
 from optistack_dflash.drafter.shards import Recorded, read_folder, write_shard
 from optistack_dflash.drafter.trainer import Recipe, Trainer
+from optistack_dflash.drafter.transfers import Fetched
 
 CPU = torch.device("cpu")
 
@@ -89,26 +91,82 @@ def test_accumulated_micro_batches_train_too(train: Any) -> None:
     assert any(not torch.equal(value, before[name]) for name, value in trainer.drafter.state_dict().items())
 
 
+class Reads(TorchDispatchMode):
+    """Notes in ``found`` what waits for the device: a number read from it, a shape that depends on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if op in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
+            self.found.append(str(op))
+        return op(*args, **(kwargs or {}))
+
+
 def test_a_step_reads_nothing_that_a_gpu_would_still_have_to_compute(
     train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: list[str] = []
-
-    class Reads(TorchDispatchMode):
-        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if op in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
-                found.append(str(op))
-            return op(*args, **(kwargs or {}))
-
     trainer = train()
     batches = trainer._batches()
     trainer._step(batches)
     # AdamW reads its count of steps, which is the CPU's everywhere.
     monkeypatch.setattr(trainer._optimizer, "step", lambda: None)
-    with Reads():
+    with Reads() as reads:
         assert len(trainer._step(batches)) == 1
     # Which places of the blocks are known is worked out on the CPU.
-    assert found == ["aten.nonzero.default"]
+    assert reads.found == ["aten.nonzero.default"]
+
+
+def test_the_first_line_comes_long_before_the_first_report(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = train(steps=30, report_every=25)
+    told: list[tuple[int, float, float]] = []
+    trainer.begun = lambda *said: told.append(said)
+    losses: list[float] = []
+    step = Trainer._step
+    monkeypatch.setattr(Trainer, "_step", lambda self, batches: losses.extend(found := step(self, batches)) or found)
+    trainer.run()
+    ((at, loss, steps_s),) = told
+    assert at == 10
+    assert loss == pytest.approx(sum(losses[:9]) / 9), "that of step 10 is still the device's"
+    assert steps_s > 0
+    assert [one["step"] for one in trainer.state.log] == [25, 30]
+
+
+def test_slow_steps_are_told_after_some_seconds(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter(range(0, 10_000, 6))
+    monkeypatch.setattr(trainer_module, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    trainer = train(report_every=12)
+    told: list[tuple[int, float, float]] = []
+    trainer.begun = lambda *said: told.append(said)
+    trainer.run()
+    assert [at for at, *_ in told] == [2], "after 12 s; the loss of the first step is known in the second"
+
+
+def test_a_report_that_comes_early_needs_no_line_before(train: Any) -> None:
+    trainer = train(report_every=4)
+    trainer.begun = lambda *said: pytest.fail("told")
+    trainer.run()
+
+
+def test_the_first_line_reads_nothing_of_the_device(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[str] = []
+    read = Fetched.read
+    monkeypatch.setattr(Fetched, "read", lambda self: fetched.append("fetched") or read(self))
+
+    def run(out: str) -> list[str]:
+        trainer = train(out, steps=24, report_every=24)
+        trainer.begun = lambda *said: told.append(said)
+        fetched.clear()
+        with Reads() as reads:
+            trainer.run()
+        return [*reads.found, *fetched]
+
+    told: list[Any] = []
+    with_line = run("with")
+    monkeypatch.setattr(trainer_module, "FIRST_STEPS", 10_000)
+    assert run("without") == with_line
+    assert len(told) == 1
 
 
 def test_attention_is_not_planned_for_every_shape(target: Any) -> None:

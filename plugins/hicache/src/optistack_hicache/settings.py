@@ -201,11 +201,13 @@ def _storage(ctx: PlanContext, options: HiCacheOptions, storage: str, layout: st
 
 
 def _quota(ctx: PlanContext, options: HiCacheOptions, storage: str) -> dict[str, int]:
-    """SGLang's file tier limits each rank by itself: of MLA the first rank writes everything, of a draft each its part
-    (sglang 0.5.17 to 0.5.23 mem_cache/storage/file/lru_file_evictor.py)."""
+    """SGLang's file tier limits each rank by itself and knows nothing of what others have written since its start, in
+    another attention group or replica on the same folder: of MLA the first rank of each group writes everything, of a
+    draft each its part (sglang 0.5.17 to 0.5.23 mem_cache/storage/file/lru_file_evictor.py, where ``tp_rank`` is the
+    rank in its group: managers/cache_controller.py, ``_generate_storage_config``)."""
     if options.storage_quota_gib is None or ctx.engine.backend != "sglang" or storage != "file":
         return {}
     kv = host_kv(ctx.model, ctx.so_far, ctx.engine, ctx.parallel)
-    writers = 1 if ctx.model.attention.kind == "mla" else kv.ranks
-    stored = writers * kv.target_bytes + kv.ranks * kv.draft_bytes
+    writers = kv.groups if ctx.model.attention.kind == "mla" else kv.ranks
+    stored = (writers * kv.target_bytes + kv.ranks * kv.draft_bytes) * ctx.parallel.replicas
     return {"max_size": int(options.storage_quota_gib * GIB * (kv.target_bytes + kv.draft_bytes) / stored)}

@@ -28,7 +28,7 @@ class HostKV:
 
     ``target_bytes``, ``draft_bytes``  of one token on one rank
     ``ranks``   GPUs of the replica; ``groups`` of them are attention groups with requests of their own
-    ``shared``  one copy is kept of KV that every rank holds whole
+    ``shared``  one copy is kept of KV that every rank of a group holds whole
     """
 
     target_bytes: int
@@ -59,7 +59,8 @@ def host_kv(model: ModelFacts, stack: ResolvedStack, engine: EngineFacts, parall
         ranks=parallel.tensor,
         groups=groups,
         # A draft's KV is divided over the ranks, and one divided part brings back a copy for each rank of everything.
-        shared=one_copy and model.attention.kind == "mla" and not draft and groups == 1,
+        # In vLLM a group is an engine of its own, with one copy for its ranks.
+        shared=one_copy and model.attention.kind == "mla" and not draft,
     )
 
 

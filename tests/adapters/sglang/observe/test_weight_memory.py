@@ -31,7 +31,7 @@ DRAFTED = (
 
 def test_the_log_says_it(engine: Any) -> None:
     seen = engine.observe(engine.but(**NO_DRAFT), log=SLICE)[LINE]
-    assert seen.value == round(60.77 * GIB)
+    assert (seen.value, seen.whole_device) == (round(60.77 * GIB), True)
     assert seen.proof.startswith("log: Load weight end. ")
     assert seen.proof.endswith("mem usage=60.77 GB.")
 

@@ -49,7 +49,17 @@ def run(
         flush=True,
     )
     trainer = Trainer(
-        drafter, target, corpus, check, Recipe(**recipe), out, lambda report: print(_line(report), flush=True)
+        drafter,
+        target,
+        corpus,
+        check,
+        Recipe(**recipe),
+        out,
+        tell=lambda report: print(_line(report), flush=True),
+        begun=lambda step, loss, steps_s: print(
+            f"step {step}  loss {loss:.3f}  {steps_s:.3g} steps/s; a report every {recipe['report_every']} steps",
+            flush=True,
+        ),
     )
     if resume and trainer.resume():
         print(f"resumed at step {trainer.state.step}", flush=True)

@@ -23,6 +23,9 @@ from optistack_dflash.drafter.network import Drafter, save_drafter, write_whole
 from optistack_dflash.drafter.target import Target
 from optistack_dflash.drafter.transfers import Fetched, moved
 
+FIRST_STEPS, FIRST_S = 10, 10.0
+"""What has to be done, the one or the other, before the first word of how it goes."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -59,7 +62,8 @@ class State:
 
 class Trainer:
     """Trains ``drafter`` in place and keeps it in ``out``, a folder that engines can load at any time; what is needed
-    to go on is in ``out/training``. ``tell`` is given each report."""
+    to go on is in ``out/training``. ``tell`` is given each report; ``begun``, once and before them, the step, the mean
+    loss and the steps a second."""
 
     def __init__(
         self,
@@ -70,9 +74,11 @@ class Trainer:
         recipe: Recipe,
         out: Path,
         tell: Callable[[dict[str, Any]], None] = lambda report: None,
+        begun: Callable[[int, float, float], None] = lambda step, loss, steps_s: None,
     ) -> None:
         self.drafter, self.target, self.corpus, self.held_out = drafter.to(target.device), target, corpus, held_out
         self.recipe, self.out, self.tell, self.state = recipe, out, tell, State()
+        self.begun = begun
         target.check(drafter.shape)
         self._optimizer = torch.optim.AdamW(
             drafter.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=recipe.weight_decay
@@ -94,6 +100,7 @@ class Trainer:
         batches = self._batches()
         acceptance: Acceptance | None = None
         losses: list[float] = []
+        quiet, first, warm_s = True, state.step + 1, 0.0
         self.drafter.train()
         while state.step < recipe.steps and state.elapsed_s < recipe.max_s:
             losses.extend(self._step(batches))
@@ -103,7 +110,13 @@ class Trainer:
             if ended or state.step % recipe.report_every == 0:
                 losses.extend(self._read())
                 acceptance = self._report(losses)
-                losses = []
+                losses, quiet = [], False
+            elif state.step == first:
+                warm_s = state.elapsed_s  # much of it is what the first step alone has to do
+            elif quiet and (state.step - first + 1 >= FIRST_STEPS or state.elapsed_s - before_s >= FIRST_S):
+                quiet = False
+                pace = (state.step - first) / max(state.elapsed_s - warm_s, 1e-9)
+                self.begun(state.step, sum(losses) / len(losses), pace)
         return acceptance
 
     def resume(self) -> bool:
