@@ -23,7 +23,7 @@ from optistack.rules import RuleContext
 from optistack.settings import KVLayout, Serving, Speculation, choose
 from optistack.stack.spec import ParallelSection
 from optistack_hicache.rules import RULES
-from optistack_hicache.start import check_shm
+from optistack_hicache.start import before_start, check_shm
 from optistack_hicache.storage.ready import missing_package, trouble
 
 CHOICES: dict[str, tuple[Any, ...]] = {
@@ -180,9 +180,9 @@ class TestSharedMemory:
     def test_all_replicas_take_of_it(self, make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         plan = make_bench(backend="vllm").plan(host_gib=40)
         monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_frsize=GIB, f_blocks=50, f_bavail=50))
-        check_shm(plan)
+        before_start(plan)
         with pytest.raises(PlanRefusedError, match=r"takes 80\.0 GiB"):
-            check_shm(plan.model_copy(update={"launches": plan.launches * 2}))
+            before_start(plan.model_copy(update={"launches": plan.launches * 2}))
 
     @pytest.mark.parametrize(
         ("when", "options", "refused"),

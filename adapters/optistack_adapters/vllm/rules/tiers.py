@@ -94,7 +94,7 @@ def _in_shm(context: RuleContext) -> bool:
 def _shm_half(context: RuleContext) -> str | None:
     host, half = context.stack.tier(2), context.node.host_ram_bytes / 2
     size = (host.capacity_bytes.value or 0) if host is not None else 0
-    return f"{size / GIB:.0f} GiB, of {half / GIB:.0f}" if _in_shm(context) and size > half else None
+    return f"the tier {size / GIB:.0f} GiB, the half {half / GIB:.0f}" if _in_shm(context) and size > half else None
 
 
 def _tiering_mtp(context: RuleContext) -> bool:
@@ -225,8 +225,8 @@ TIER_RULES: tuple[Rule, ...] = (
     Rule(
         id="vllm-host-shm-half",
         severity=Severity.DEGRADED,
-        message="vLLM does not start where the host tier is larger than /dev/shm, and is larger here than the half of "
-        "the RAM that most hosts give to it ({detail}).",
+        message="vLLM does not start where /dev/shm is smaller than the host tier, and on most hosts it is half of the "
+        "RAM ({detail}).",
         fix="Make /dev/shm larger than the tier before the start (mount -o remount,size=... /dev/shm), or the tier "
         "smaller.",
         upstream="vllm 0.33 v1/kv_offload/cpu/shared_offload_region.py, "
