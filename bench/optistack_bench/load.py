@@ -12,6 +12,7 @@ from time import perf_counter
 from optistack_bench.client import CONNECTION_ERRORS, TIMEOUT, Client
 from optistack_bench.conversation import Conversation
 from optistack_bench.records import Record, record_of
+from optistack_bench.result import load_name
 from optistack_bench.workload import Session, Workload
 
 RECORDED = "recorded"
@@ -29,6 +30,10 @@ class Loop:
     users: int = 1
     rate: float | str | None = None
     prefill_only: bool = False
+
+    @property
+    def name(self) -> str:
+        return load_name(self.users, self.rate)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Run:
     """A result in the making. ``folder`` None keeps nothing on disk."""
 
-    def __init__(self, settings: Settings, folder: Path | None) -> None:
+    def __init__(self, settings: Settings, folder: Path | None, loads: Mapping[str, Sequence[Loop]]) -> None:
         from optistack_bench.records import Journal
 
         self._folder = folder
@@ -35,6 +35,7 @@ class Run:
             made_at=datetime.now(UTC).isoformat(timespec="seconds"),
             machine=platform.platform(),
             settings=settings.as_json(),
+            loads={target: tuple(loop.name for loop in loops) for target, loops in loads.items()},
         )
         self._save()
 
@@ -73,13 +74,13 @@ class _EndedError(Exception):
 
 
 @contextmanager
-def running(settings: Settings, folder: Path | None) -> Iterator[Run]:
-    """A run that is marked at its end: complete, or partial and why.
+def running(settings: Settings, folder: Path | None, loads: Mapping[str, Sequence[Loop]]) -> Iterator[Run]:
+    """A run that is marked at its end: complete, or partial and why. ``loads`` are those of each target.
 
     A server's death ends the block quietly, since the result says it. An error with nothing measured before is raised
     as it is; an error after that is kept as the reason, and raised only when it is an interruption.
     """
-    run = Run(settings, folder)
+    run = Run(settings, folder, loads)
     with termination_raises():
         try:
             yield run
@@ -103,6 +104,6 @@ def run_endpoint(
     target: Target, settings: Settings, loops: Sequence[Loop], *, out: Path | None, progress: Progress
 ) -> Result:
     """Measure a server that is there. Raises InputError when it is not."""
-    with running(settings, out) as run:
+    with running(settings, out, {target.name: loops}) as run:
         run.measure(target, settings, loops, progress)
     return run.result

@@ -322,6 +322,21 @@ def test_a_sweep_draws_its_points_and_names_the_best(
     assert all(repeat["figures"]["foreign_hits"] == 0 for p in result_of(out)["points"] for repeat in p["repeats"])
 
 
+def test_a_sweep_that_the_server_does_not_survive_recommends_what_is_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--concurrency", "1,2,4", "--min-tps-user", "0", "--repeats", "1", "--out", str(tmp_path)]
+    with Engine(Script(dies_at=13, token_s=0.002)) as engine:
+        assert bench(engine, "sweep", *words) == 1
+    said = capsys.readouterr().out
+    assert "at 0 tokens/s/user or more, 1 user is best" in said
+    sentence = "endpoint: left out: 2 users (partial); 4 users (not measured)."
+    assert sentence in said and sentence in (tmp_path / "report.html").read_text()
+    assert "endpoint: partial, or requests failed" in (tmp_path / "report.html").read_text()
+    assert run(["bench", "show", str(tmp_path), "--min-tps-user", "0"]) == 0
+    assert sentence in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("text", ["1,,2", "0", "a"])
 def test_a_concurrency_that_is_no_list(engine: Engine, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(engine, "sweep", "--concurrency", text) == 2

@@ -88,7 +88,7 @@ def write_pictures(result: Result, folder: Path, floor: float | None) -> None:
     from optistack_bench.picture import draw_png
 
     folder.mkdir(parents=True, exist_ok=True)
-    draw_png(result.points, folder / "pareto.png")
+    draw_png(result, folder / "pareto.png")
     write_whole(folder / "report.html", html_page(result, floor), mode=0o644)
 
 
@@ -105,4 +105,4 @@ def print_result(result: Result, as_json: bool, floor: float | None, *, sweeps: 
     if len(result.points) == 1:
         screen.show(*groups_view(result.points[0]))
     if sweeps:
-        screen.show(*conclusions(result.points, floor))
+        screen.show(*conclusions(result, floor))
