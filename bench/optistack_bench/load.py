@@ -15,8 +15,6 @@ from optistack_bench.records import Record, record_of
 from optistack_bench.result import load_name
 from optistack_bench.workload import Session, Workload
 
-RECORDED = "recorded"
-
 
 @dataclass(frozen=True)
 class Loop:
@@ -29,7 +27,6 @@ class Loop:
 
     users: int = 1
     rate: float | str | None = None
-    prefill_only: bool = False
 
     @property
     def name(self) -> str:
@@ -182,7 +179,7 @@ class Player:
                 try:
                     answer = await server.client.ask(
                         chat.ask(turn) if turn.text else turn.prompt,
-                        max_tokens=1 if self._loop.prefill_only else turn.output_tokens,
+                        max_tokens=turn.output_tokens,
                         session=session.name,
                     )
                 finally:

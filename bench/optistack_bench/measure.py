@@ -19,11 +19,11 @@ from optistack_bench.conversation import TOOLS
 from optistack_bench.corpus import read_chat_texts, read_texts
 from optistack_bench.counters import Counts, between, pages, read_gauges, read_totals
 from optistack_bench.ending import run_until_told
-from optistack_bench.load import RECORDED, Loop, Played, Player
+from optistack_bench.load import Loop, Played, Player
 from optistack_bench.records import Journal, Record
-from optistack_bench.result import Point, Repeat, Server, WorkloadFacts
+from optistack_bench.result import RECORDED, Point, Repeat, Server, WorkloadFacts
 from optistack_bench.server import read_server
-from optistack_bench.settings import Settings, WorkloadMaker
+from optistack_bench.settings import RECORDED_FIX, Settings, WorkloadMaker
 from optistack_bench.summary import summarize
 from optistack_bench.synthetic import Texts
 from optistack_bench.target import Target
@@ -83,7 +83,7 @@ class Bench:
         """
         maker = WorkloadMaker(
             self.settings,
-            users=loop.users,
+            loop=loop,
             texts=self.texts,
             context_tokens=self.server.context_tokens,
             model=self.server.model,
@@ -92,7 +92,7 @@ class Bench:
         if loop.rate == RECORDED and any(session.start_s is None for session in workload.sessions):
             raise InputError(
                 f"{workload.name} does not say when its sessions began.",
-                fix="--rate recorded is for traces of Mooncake; give a number of sessions a second.",
+                fix=RECORDED_FIX,
             )
         point = Point(
             target=self.target.name,

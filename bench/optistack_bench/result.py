@@ -14,6 +14,8 @@ from optistack_bench.statistics import Estimate
 
 RESULT_FILE = "result.json"
 JOURNAL_FILE = "requests.jsonl"
+RECORDED = "recorded"
+"""The rate of an open loop in which sessions start when the trace says."""
 NO_TOKEN = "no token"
 """The error of an answer that came whole, without any text."""
 

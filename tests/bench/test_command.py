@@ -188,6 +188,9 @@ def test_a_server_that_dies_in_the_warm_up_is_not_taken_for_one_that_cannot(
         (["--domain", "poems"], "There is no domain 'poems'"),
         (["--rate", "fast"], "--rate fast is no number"),
         (["--rate", "recorded"], "sessions does not say when its sessions began"),
+        (["--rate", "2"], "How many sessions are to be started at --rate 2?"),
+        (["--users", "4", "--sessions", "3"], "4 users cannot be at work with --sessions 3"),
+        (["sweep", "--concurrency", "1,4", "--sessions", "3"], "4 users cannot be at work with --sessions 3"),
         (["--session-header", "X: Y"], "--session-header 'X: Y' is no header that can carry a session"),
         (["--session-header", "Content-Length"], "'Content-Length' is no header that can carry a session"),
         (["--divide", "x"], "--divide x is no power of two"),
@@ -204,7 +207,8 @@ def test_a_server_that_dies_in_the_warm_up_is_not_taken_for_one_that_cannot(
 )
 def test_wrong_input_is_2_and_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     with Engine(Script(context=2048)) as engine:
-        assert run(["bench", "--endpoint", engine.url, "--domain", "made", *words]) == 2
+        command = ["bench", *words, "--endpoint", engine.url, "--domain", "made"]
+        assert run(command) == 2
         assert engine.asked == []
     assert sentence in capsys.readouterr().err
 
@@ -263,9 +267,53 @@ def test_metrics_that_hang_hold_nobody(capsys: pytest.CaptureFixture[str], monke
     assert (point["repeats"][0]["figures"]["requests"], point["repeats"][0]["counters"]) == (8, {})
 
 
-def test_prefill_only_asks_for_one_token(engine: Engine) -> None:
-    assert bench(engine, "--prefill-only", "--repeats", "1") == 0
+def test_prefill_only_asks_for_one_token_and_is_no_normal_run(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(engine, "--prefill-only", "--repeats", "1", "--out", str(tmp_path / "prefill")) == 0
     assert {body["max_tokens"] for body in engine.asked} == {1}
+    said = capsys.readouterr().out
+    assert "Prefill only: every request asks for one token." in said and "500 out" not in said
+    assert bench(engine, "--repeats", "1", "--out", str(tmp_path / "normal")) == 0
+    assert "500 out" in capsys.readouterr().out
+    assert run(["bench", "compare", str(tmp_path / "prefill"), str(tmp_path / "normal")]) == 2
+    assert "They sent different things" in capsys.readouterr().err
+
+
+def test_a_speed_of_answers_is_no_floor_for_prefill(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sweep", "--prefill-only", "--concurrency", "1,2", "--repeats", "1"]
+    assert bench(engine, *words, "--min-tps-user", "5") == 2
+    assert "--min-tps-user is a speed of answers" in capsys.readouterr().err
+    assert engine.asked == []
+    assert bench(engine, *words, "--out", str(tmp_path)) == 0
+    capsys.readouterr()
+    assert run(["bench", "show", str(tmp_path), "--min-tps-user", "5"]) == 0
+    said = capsys.readouterr().out
+    assert "no answer has two tokens, so nothing can be held against 5 tokens/s/user" in said
+    assert "are best" not in said
+
+
+def mooncake(folder: Path, requests: int, apart_s: float = 0.001) -> Path:
+    path = folder / "mooncake.jsonl"
+    rows = ({"timestamp": 1000 * apart_s * at, "input_length": 8, "output_length": 1, "hash_ids": [at]}
+            for at in range(requests))  # fmt: skip
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("rate", ["recorded", "1000"])
+def test_an_open_loop_plays_the_whole_trace(
+    rate: str, engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--workload", "trace", "--trace", str(mooncake(tmp_path, 9)), "--repeats", "1", "--warmup", "0"]
+    assert run(["bench", "--endpoint", engine.url, *words, "--rate", rate]) == 0
+    assert len(engine.asked) == 9
+    assert "All 9 sessions." in capsys.readouterr().out
+    assert run(["bench", "--endpoint", engine.url, *words, "--rate", rate, "--sessions", "3"]) == 0
+    assert len(engine.asked) == 9 + 3
+    assert "3 of 9 sessions, drawn with seed 0." in capsys.readouterr().out
 
 
 def test_a_sweep_of_prefill_alone_has_a_picture(engine: Engine, tmp_path: Path) -> None:

@@ -62,8 +62,14 @@ def sweep(
     With --out, pareto.png and report.html are written beside the figures. Names the knee of each curve, and the best
     throughput at --min-tps-user.
     """
+    from optistack.errors import InputError
     from optistack_bench.installed import check_installed
 
+    if min_tps_user is not None and given.prefill_only:
+        raise InputError(
+            "--min-tps-user is a speed of answers, and --prefill-only asks for one token each.",
+            fix="Leave one of them out.",
+        )
     users = _numbers(concurrency)
     if given.out is not None:
         check_installed("matplotlib")

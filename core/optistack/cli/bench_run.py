@@ -30,7 +30,8 @@ def measure(given: Given, users: Sequence[int], rate: str | None = None) -> Resu
     from optistack.cli import screen
     from optistack_bench.load import Loop
 
-    loops = [Loop(users=number, rate=_rate(rate), prefill_only=given.prefill_only) for number in users]
+    loops = [Loop(users=number, rate=_rate(rate)) for number in users]
+    settings.check_loads(loops)
     with _folder(given.out) as out, screen.ScreenProgress() as progress:
         if given.endpoint is not None:
             from optistack_bench.run import run_endpoint
