@@ -27,6 +27,7 @@ from optistack_bench.settings import RECORDED_FIX, Settings, WorkloadMaker
 from optistack_bench.summary import summarize
 from optistack_bench.synthetic import Texts
 from optistack_bench.target import Target
+from optistack_bench.terminal import printable
 from optistack_bench.workload import Workload
 
 GAUGES_EVERY_S = 1.0
@@ -141,7 +142,7 @@ class Bench:
         played = self._play(Workload("warm-up", tuple(cut), ()), Loop(users=users), lambda record: None)
         if played.ended or all(record.error for record in played.records):
             bad = next((record for record in played.records if record.error), None)
-            said = f"{bad.error}: {bad.detail}" if bad else played.ended
+            said = printable(f"{bad.error}: {bad.detail}") if bad else played.ended
             if played.ended:
                 raise CheckFailedError(
                     f"{self.target.url} went away in the warm-up: {said}.", fix="Its log says why; start it again."
@@ -168,9 +169,12 @@ class Bench:
         played = self._play(workload, loop, on_record, gauges)
         share = (process_time() - cpu_s) / (perf_counter() - wall_s)
         spare = (TEMPLATE_TOKENS + self.settings.tools * TOOLS_TOKENS) if self.settings.chat else 0
-        if played.ended:  # its counters cannot be read any more, and the generator waited for it
-            return summarize(played, Counts({}), gauges, gpus=self.target.gpus, spare_tokens=spare)
-        repeat = summarize(played, between(before, self._totals()), gauges, gpus=self.target.gpus, spare_tokens=spare)
+        # The counters of one that ended cannot be read any more, and the generator waited for it.
+        counts = Counts({}) if played.ended else between(before, self._totals())
+        exact = "ignore_eos" in self._fields()
+        repeat = summarize(played, counts, gauges, gpus=self.target.gpus, spare_tokens=spare, exact=exact)
+        if played.ended:
+            return repeat
         return repeat.model_copy(update={"figures": {**repeat.figures, "generator_cpu": share}})
 
     def _play(

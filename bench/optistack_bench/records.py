@@ -23,6 +23,7 @@ class Record:
     ``connect_s``  what opening a connection took before ``start_s``; None on one that was open
     ``gaps_s``   between the chunks that followed, in order
     ``prompt_tokens``, ``output_tokens``  as the server counts them, as asked where it does not
+    ``sent_tokens``  of the prompt as it was sent; None in a chat, whose length the server alone knows
     ``counted``  whether the server's usage said both
     ``cached_tokens``  by the server's usage; None where that does not say
     ``reusable_tokens``  what the workload allows at best
@@ -44,8 +45,14 @@ class Record:
     error: str = ""
     detail: str = ""
     counted: bool = True
+    sent_tokens: int | None = None
     connect_s: float | None = None
     gaps_s: list[float] = field(default_factory=list)
+
+    @property
+    def possible_of_tokens(self) -> int:
+        """The prompt that ``reusable_tokens`` are a part of."""
+        return self.prompt_tokens if self.sent_tokens is None else self.sent_tokens
 
     @property
     def ttft_s(self) -> float:
@@ -87,6 +94,7 @@ def record_of(answer: Answer, session: Session, number: int, turn: Turn, zero_s:
         error=answer.error or ("" if chunks else NO_TOKEN),
         detail=answer.detail,
         counted=usage.get("prompt_tokens") is not None and usage.get("completion_tokens") is not None,
+        sent_tokens=None if turn.text else turn.prompt_tokens,
         connect_s=answer.connect_s,
         gaps_s=[after - before for before, after in pairwise(chunks)],
     )

@@ -83,7 +83,12 @@ def facts(result: Result) -> Sequence[str]:
         lines.append(f"PARTIAL: {result.why or 'it was broken off'}")
     elif result.problem:
         lines.append(f"FAILED: {result.problem}")
-    return list(dict.fromkeys(lines))
+    return list(dict.fromkeys(printable(line) for line in lines))
+
+
+def printable(text: str) -> str:
+    """``text`` of others as one line that moves no cursor."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 def groups_view(point: Point) -> Iterator[RenderableType]:

@@ -36,7 +36,8 @@ class Script:
     """How the engine behaves. ``token_s`` is the time of a token, ``first_s`` that of a prompt, ``metrics_s`` that of
     the metrics once something was asked; ``fail`` the status of the requests with these numbers (from 0); ``dies_at``
     the request at which the server goes away for good; ``cut_at`` the one whose stream ends without a word; ``lie`` is
-    added to what usage says of the cache; ``usage`` stands in the place of it all, and False sends none; ``says`` are
+    added to what usage says of the cache; ``usage`` stands in the place of it all (a function of prompt's and answer's
+    tokens makes it), and False sends none; ``says`` are
     the deltas of a chat's answer, behind one with a role alone; ``tokenizes`` None answers without any token, and a
     text with another kind of JSON; ``lists`` False lists no model."""
 
@@ -181,7 +182,8 @@ class _Handler(BaseHTTPRequestHandler):
             details = {"cached_tokens": cached + script.lie}
             usage = {"prompt_tokens": len(prompt), "completion_tokens": tokens, "prompt_tokens_details": details}
             if script.usage is not False:
-                self._event({"choices": [], "usage": script.usage or usage})
+                said = script.usage(len(prompt), tokens) if callable(script.usage) else script.usage or usage
+                self._event({"choices": [], "usage": said})
             self._chunk(b"data: [DONE]\n\n")
             self.wfile.write(b"0\r\n\r\n")
 

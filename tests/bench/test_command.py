@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -103,9 +104,25 @@ def test_an_open_connection_is_used_again_and_opening_one_is_told(
     assert "2 of 8 requests opened a connection" in capsys.readouterr().out
 
 
+def usage_of(prompt: int = 0, output: float = 1) -> Callable[[int, int], dict[str, int]]:
+    """Usage that counts ``prompt`` tokens of every prompt (0: as it is), and ``output`` times those of an answer."""
+    return lambda sent, out: {"prompt_tokens": prompt or sent, "completion_tokens": max(1, int(output * out))}
+
+
+def test_what_is_possible_is_of_what_was_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    with Engine(Script(usage=usage_of(prompt=10))) as engine:
+        assert bench(engine, "--repeats", "1", "--json") == 0
+    (repeat,) = json.loads(capsys.readouterr().out)["points"][0]["repeats"]
+    assert repeat["figures"]["hit_rate_possible"] < 1
+    assert all(one["reusable_tokens"] <= one["prompt_tokens"] for one in repeat["sessions"])
+
+
 def test_usage_that_is_missing_or_impossible_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     for script, figure, note in (
         (Script(usage=False), "without_usage", "of 8 answers 8 came without usage"),
+        (Script(usage=usage_of(prompt=10)), "other_prompt", "8 count another number of prompt tokens than were sent"),
+        (Script(usage=usage_of(output=0.5)), "other_length", "8 count another number of tokens than were asked for"),
+        (Script(usage=usage_of(output=3)), "other_length", "8 count another number of tokens than were asked for"),
         (Script(lie=5000), "cached_above_prompt", "of 8 answers 8 claim more cached tokens than their prompt has"),
     ):
         for words in (["--json"], []):
@@ -144,6 +161,16 @@ def test_a_session_cannot_add_headers(tmp_path: Path) -> None:
     with Engine(Script()) as engine:
         assert run(["bench", "--endpoint", engine.url, *words]) == 0
         assert engine.sessions == ["a%0D%0AX-Session-Id:%20%E2%98%83#0"]
+
+
+def test_a_session_cannot_write_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = ({"id": name, "requests": [{"in": 64, "out": 2, "hash_ids": [1]}]} for name in ("a\n\x1b[2Jb", "\ud800"))
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--workload", "trace", "--trace", str(tmp_path / "t.jsonl"), "--warmup", "0", "--repeats", "1"]
+    with Engine(Script()) as engine:
+        assert run(["bench", "--endpoint", engine.url, *words, "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "its worst session, a\ufffd\ufffd[2Jb#0" in said and "\x1b" not in said
 
 
 def test_a_server_that_dies_leaves_a_partial_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

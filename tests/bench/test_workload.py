@@ -131,6 +131,28 @@ def test_broken_lines_are_named_skipped_and_counted(tmp_path: Path) -> None:
     assert any("3 lines of the trace were skipped" in rule for rule in maker.make(0).rules)
 
 
+def test_a_byte_that_is_no_text_costs_its_line_only(tmp_path: Path) -> None:
+    good = json.dumps({"requests": [REQUEST]}).encode()
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(b"\n".join((good, b'{"id": "\xff"}', good)))
+    trace = read_trace(path)
+    assert (len(trace.sessions), trace.skipped) == (2, ("line 2: not UTF-8 (byte 9)",))
+
+
+def test_a_number_that_is_too_large_is_told_so(tmp_path: Path) -> None:
+    row = {"requests": [REQUEST]}
+    path = trace_file(tmp_path, row, {"requests": [{**REQUEST, "in": 1e18}]})
+    assert read_trace(path).skipped == ('line 2: request 1 has no number "in" from 0 to 1,000,000,000,000',)
+
+
+def test_sessions_of_one_id_share_nothing(tmp_path: Path) -> None:
+    row = {"id": "same", "requests": [{"in": 128, "out": 1, "hash_ids": [1, 2]}]}
+    trace = read_trace(trace_file(tmp_path, row, row, row, {**row, "id": "same, 2"}))
+    assert len({one.name for one in trace.sessions}) == 4
+    made = replay(trace, name="m", sessions=4, turns=None, divide=1, think_limit_s=1, seed=0, maker=TokenMaker())
+    assert [turn.reusable_tokens for turn in made.turns()] == [0, 0, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("number", "turns", "rule"),
     [
