@@ -32,6 +32,13 @@ class Loop:
     def name(self) -> str:
         return load_name(self.users, self.rate)
 
+    def arrivals_s(self, sessions: Sequence[Session]) -> float:
+        """About how long an open loop takes until the last of ``sessions`` has begun; 0 in a closed one."""
+        if isinstance(self.rate, float):
+            return len(sessions) / self.rate
+        starts_s = [session.start_s or 0.0 for session in sessions]
+        return max(starts_s) - min(starts_s) if self.rate else 0.0
+
 
 @dataclass
 class Played:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time
 
 from optistack.cli.options import API_KEY_VARIABLE
+from optistack.engines.progress import Progress
 from optistack.errors import CheckFailedError, InputError, OptistackError
 from optistack.verify.endpoint import Endpoint
 from optistack.verify.liveness import takes_connections
@@ -33,6 +34,7 @@ from optistack_bench.workload import Workload
 GAUGES_EVERY_S = 1.0
 METRICS_TIMEOUT_S = 3.0
 """A page that takes longer is left out: the end of a run waits for the one that is being read."""
+LONG_S = 60.0
 NEEDED = "It has to take token ids as the prompt of /v1/completions, and to stream."
 NEEDED_IN_A_CHAT = "It has to chat at /v1/chat/completions and to stream; with --tools, to have a parser of tool calls."
 
@@ -44,7 +46,7 @@ class Bench:
     target: Target
     settings: Settings
     journal: Journal
-    say: Callable[[str], None]
+    progress: Progress
     server: Server = field(init=False)
     texts: Texts | ChatTexts = field(default_factory=lambda: Texts({}))
     text_rule: str = ""
@@ -102,6 +104,7 @@ class Bench:
             server=self.server,
             workload=self._facts(workload, maker.divide),
         )
+        self._tell_arrivals(workload, loop)
         self._warm_up(maker, loop, point)
         for number in range(self.settings.repeats):
             repeat = self._repeat(maker.make(self._salt()), loop, number, point)
@@ -110,6 +113,16 @@ class Bench:
             if repeat.ended:
                 break
         return point
+
+    def _tell_arrivals(self, workload: Workload, loop: Loop) -> None:
+        """How long an open loop takes before its last session has begun, if that is long."""
+        arrivals_s = loop.arrivals_s(workload.sessions)
+        if arrivals_s > LONG_S:
+            each = f", each of {self.settings.repeats} repeats" if self.settings.repeats > 1 else ""
+            self.progress.step(
+                f"{len(workload.sessions):,} sessions at {loop.name} take about {arrivals_s / 60:,.0f} min to "
+                f"begin{each}"
+            )
 
     def _salt(self) -> int:
         """Another one each time: what was sent before is in nobody's cache. The same in every run of equal settings."""
@@ -134,7 +147,7 @@ class Bench:
     def _warm_up(self, maker: WorkloadMaker, loop: Loop, point: Point) -> None:
         if not self.settings.warmup:
             return
-        self.say(f"{point.load}: warming up")
+        self.progress.detail(f"{point.load}: warming up")
         whole = maker.make(self._salt())
         users = max(loop.users, len(self.target.urls))
         first = whole.sessions[:users]
@@ -161,7 +174,9 @@ class Bench:
             seen, failed = seen + 1, failed + bool(record.error)
             self.journal.add(record, target=point.target, load=point.load, repeat=number)
             bad = f", {failed} errors" if failed else ""
-            self.say(f"{point.load}, repeat {number + 1} of {self.settings.repeats}: {seen} of {total} requests{bad}")
+            self.progress.detail(
+                f"{point.load}, repeat {number + 1} of {self.settings.repeats}: {seen} of {total} requests{bad}"
+            )
 
         before = self._totals()
         gauges: list[dict[str, float]] = []

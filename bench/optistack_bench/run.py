@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import optistack
 from optistack.apply.termination import termination_raises
-from optistack.errors import OptistackError
+from optistack.errors import InputError, OptistackError
 from optistack.verify.endpoint import first_answer_of
 from optistack_bench.load import Loop
 from optistack_bench.result import JOURNAL_FILE, RESULT_FILE, Point, Result, save_result
@@ -37,31 +37,49 @@ class Run:
             settings=settings.as_json(),
             loads={target: tuple(loop.name for loop in loops) for target, loops in loads.items()},
         )
+        self._saved, self._lost = 0, ""
         self._save()
+        if self._lost:
+            self.close()
+            raise InputError(self._lost, fix="Make room, or name another folder.")
 
     def keep(self, point: Point) -> None:
         self.result = self.result.with_point(point)
         self._save()
 
     def _save(self) -> None:
-        if self._folder is not None:
+        """What cannot be written is not the end: the figures are shown all the same."""
+        if self._folder is None:
+            return
+        try:
             save_result(self.result, self._folder)
+            self._saved, self._lost = sum(len(point.repeats) for point in self.result.points), ""
+        except OSError as error:
+            self._lost = f"{self._folder / RESULT_FILE} has {self._saved} repeats: {error.strerror}."
 
     def close(self) -> None:
-        """Save the result, or leave no file behind where no request was counted."""
+        """Save the result, or leave no file behind where no request was counted. A file that is not whole makes the
+        result partial, and is named."""
         self.journal.close()
         if self._folder is not None and not self.result.points and not self.journal.records:
             for name in (RESULT_FILE, JOURNAL_FILE):
                 (self._folder / name).unlink(missing_ok=True)
-        else:
-            self._save()
+            return
+        if self.journal.lost:
+            self._doubt(self.journal.lost)
+        self._save()
+        if self._lost:
+            self._doubt(self._lost)
+
+    def _doubt(self, why: str) -> None:
+        self.result = self.result.model_copy(update={"state": "partial", "why": f"{self.result.why} {why}".strip()})
 
     def measure(self, target: Target, settings: Settings, loops: Sequence[Loop], progress: Progress) -> None:
         """Every load in turn, the smallest first as given; ends the run when the server dies."""
         from optistack_bench.measure import Bench
 
         progress.step(f"Measuring {target.name}, {first_answer_of(target.url)}")
-        with Bench(target, settings, self.journal, progress.detail) as bench:
+        with Bench(target, settings, self.journal, progress) as bench:
             for loop in loops:
                 point = bench.point(loop, self.keep)
                 ended = next((repeat.ended for repeat in point.repeats if repeat.ended), "")

@@ -251,6 +251,12 @@ def test_nobody_and_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert "cannot be read" in capsys.readouterr().err
 
 
+def test_a_link_to_nothing_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out").symlink_to(tmp_path / "gone")
+    assert run(["bench", "--endpoint", "http://127.0.0.1:1", "--out", str(tmp_path / "out")]) == 2
+    assert f"out is a link to {tmp_path / 'gone'}, which is not there." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["requests.jsonl", "result.json"])
 def test_what_another_run_left_is_not_touched(
     name: str, engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -358,6 +364,16 @@ def test_a_wall_clock_that_runs_backwards_changes_nothing(
     (point,) = json.loads(capsys.readouterr().out)["points"]
     figures = point["repeats"][0]["figures"]
     assert 0 < figures["ttft_s_p50"] <= figures["latency_s_p99"] <= figures["wall_s"] < 60
+
+
+def test_an_open_loop_that_takes_long_says_so_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("optistack_bench.measure.LONG_S", 0.05)
+    words = ["--workload", "trace", "--trace", str(mooncake(tmp_path, 3, apart_s=0.05)), "--rate", "recorded"]
+    with Engine(Script()) as engine:
+        assert run(["bench", "--endpoint", engine.url, *words, "--repeats", "2"]) == 0
+    assert "3 sessions at recorded times take about 0 min to begin, each of 2 repeats" in capsys.readouterr().err
 
 
 def test_an_open_loop_does_not_wait_for_answers(capsys: pytest.CaptureFixture[str]) -> None:

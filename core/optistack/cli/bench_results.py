@@ -93,13 +93,13 @@ def _folder_of(results: list[Path]) -> Path:
 
 
 def write_pictures(result: Result, folder: Path, floor: float | None) -> None:
-    from optistack.files import write_whole
+    from optistack.files import write_file
     from optistack_bench.html import html_page
     from optistack_bench.picture import draw_png
 
     folder.mkdir(parents=True, exist_ok=True)
     draw_png(result, folder / "pareto.png")
-    write_whole(folder / "report.html", html_page(result, floor), mode=0o644)
+    write_file(folder / "report.html", html_page(result, floor))
 
 
 def print_result(result: Result, as_json: bool, floor: float | None, *, sweeps: bool) -> None:
