@@ -12,10 +12,10 @@ from time import perf_counter, process_time
 from optistack.cli.options import API_KEY_VARIABLE
 from optistack.engines.progress import Progress
 from optistack.errors import CheckFailedError, InputError, OptistackError
-from optistack.verify.endpoint import Endpoint
+from optistack.verify.endpoint import Endpoint, without_login
 from optistack.verify.liveness import takes_connections
 from optistack_bench.chat import TEMPLATE_TOKENS, TOOLS_TOKENS, ChatTexts
-from optistack_bench.client import Client
+from optistack_bench.client import CONNECTION_ERRORS, ERROR_EVENT, TIMEOUT, Client
 from optistack_bench.conversation import TOOLS
 from optistack_bench.corpus import read_chat_texts, read_texts
 from optistack_bench.counters import Counts, between, pages, read_gauges, read_totals
@@ -39,6 +39,19 @@ NEEDED = "It has to take token ids as the prompt of /v1/completions, and to stre
 NEEDED_IN_A_CHAT = "It has to chat at /v1/chat/completions and to stream; with --tools, to have a parser of tool calls."
 
 
+def _fix(error: str, chat: bool) -> str:
+    """What to do about a server that answers every request of the warm-up with ``error``."""
+    if error in ("HTTP 401", "HTTP 403"):
+        return f"Put the key into {API_KEY_VARIABLE}."
+    if error == "HTTP 429":
+        return "It takes fewer requests than these: give fewer users, or raise its limit."
+    if error == TIMEOUT:
+        return "Give more seconds with --timeout; its log says what it is at."
+    if error in (ERROR_EVENT, *CONNECTION_ERRORS) or error.startswith("HTTP 5"):
+        return "Its log says why."
+    return NEEDED_IN_A_CHAT if chat else NEEDED
+
+
 @dataclass
 class Bench:
     """A server that is ready to be measured, with the texts that prompts are made of. Use as a context manager."""
@@ -54,6 +67,7 @@ class Bench:
 
     def __enter__(self) -> Bench:
         """Raises InputError when nobody answers, or what is asked for cannot be had there."""
+        self.target.check_engines()
         key = os.environ.get(API_KEY_VARIABLE)
         self._front = Endpoint(self.target.url, api_key=key)
         engines = self.target.engines or (self.target.url,)
@@ -158,11 +172,12 @@ class Bench:
             said = printable(f"{bad.error}: {bad.detail}") if bad else played.ended
             if played.ended:
                 raise CheckFailedError(
-                    f"{self.target.url} went away in the warm-up: {said}.", fix="Its log says why; start it again."
+                    f"{self.target.shown_url} went away in the warm-up: {said}.",
+                    fix="Its log says why; start it again.",
                 )
             raise CheckFailedError(
-                f"{self.target.url} answered no request of the warm-up: {said}.",
-                fix=NEEDED_IN_A_CHAT if self.settings.chat else NEEDED,
+                f"{self.target.shown_url} answered no request of the warm-up: {said}.",
+                fix=_fix(bad.error if bad else "", self.settings.chat),
             )
 
     def _repeat(self, workload: Workload, loop: Loop, number: int, point: Point) -> Repeat:
@@ -240,4 +255,4 @@ class Bench:
     async def _alive(self, url: str) -> str:
         """``""`` when somebody takes connections at ``url``, else why the server is gone."""
         there = await asyncio.to_thread(takes_connections, url, os.environ.get(API_KEY_VARIABLE))
-        return "" if there else f"No engine answers at {url}."
+        return "" if there else f"No engine answers at {without_login(url)}."

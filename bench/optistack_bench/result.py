@@ -21,7 +21,7 @@ NO_TOKEN = "no token"
 
 
 class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class SessionHits(_Value):
@@ -204,4 +204,9 @@ def load_result(path: Path) -> Result:
             f"{file} cannot be read: {error.strerror}.", fix="Give a folder that `optistack bench --out` wrote."
         ) from error
     except ValidationError as error:
-        raise InputError(f"{file} is no result of `optistack bench`.", fix="Give its folder or result.json.") from error
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        what = f"{where}: {first['msg']}" if where else first["msg"]
+        raise InputError(
+            f"{file} is no result of `optistack bench` ({what}).", fix="Give its folder or result.json."
+        ) from error

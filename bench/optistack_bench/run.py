@@ -78,7 +78,7 @@ class Run:
         """Every load in turn, the smallest first as given; ends the run when the server dies."""
         from optistack_bench.measure import Bench
 
-        progress.step(f"Measuring {target.name}, {first_answer_of(target.url)}")
+        progress.step(f"Measuring {target.name}, {first_answer_of(target.shown_url)}")
         with Bench(target, settings, self.journal, progress) as bench:
             for loop in loops:
                 point = bench.point(loop, self.keep)

@@ -197,6 +197,45 @@ def test_a_server_that_answers_nothing_is_told_in_the_warm_up(capsys: pytest.Cap
     assert "answered no request of the warm-up: HTTP 400" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("script", "words", "fix"),
+    [
+        (Script(fail=dict.fromkeys(range(99), 401)), [], "Put the key into OPTISTACK_API_KEY."),
+        (Script(fail=dict.fromkeys(range(99), 429)), [], "give fewer users"),
+        (Script(fail=dict.fromkeys(range(99), 400)), [], "It has to take token ids"),
+        (Script(fail=dict.fromkeys(range(99), 500)), [], "Its log says why."),
+        (Script(error_event=True), [], "Its log says why."),
+        (Script(first_s=2), ["--timeout", "1", "--sessions", "1"], "--timeout"),
+    ],
+)
+def test_the_fix_is_for_what_went_wrong(
+    script: Script, words: list[str], fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Engine(script) as engine:
+        assert run(["bench", "--endpoint", engine.url, *FAST[:-1], "1", *words]) == 1
+    (said,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("Fix: "))
+    assert fix in said
+
+
+def test_a_password_is_used_and_never_shown(engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = engine.url.replace("//", "//u:sek%20rit@")
+    assert run(["bench", "--endpoint", url, *FAST, "--repeats", "1", "--out", str(tmp_path)]) == 0
+    assert engine.logins == {"Basic dTpzZWsgcml0"}
+    engine.stop()
+    assert run(["bench", "--endpoint", url, *FAST]) == 2
+    said = capsys.readouterr()
+    assert f"No engine answers at {engine.url}/" in said.err
+    kept = (tmp_path / "result.json").read_text() + (tmp_path / "requests.jsonl").read_text()
+    assert "sek" not in said.out + said.err + kept
+
+
+def test_an_engine_that_is_named_twice_is_refused(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    again = engine.url.replace("127.0.0.1", "localhost")
+    assert bench(engine, "--engine", engine.url, "--engine", again) == 2
+    assert f"--engine {engine.url} and {again} are one engine." in capsys.readouterr().err
+    assert engine.asked == []
+
+
 def test_a_server_that_dies_in_the_warm_up_is_not_taken_for_one_that_cannot(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

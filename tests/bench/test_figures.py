@@ -213,6 +213,11 @@ def test_counters_of_both_engines() -> None:
     assert read_gauges([sglang])["accept_length"] == 2.5
 
 
+def test_what_an_engine_counts_as_no_number_is_left_out() -> None:
+    page = parse_metrics("vllm:num_requests_waiting NaN\nvllm:num_preemptions_total +Inf\n")
+    assert (read_totals([page]), read_gauges([page])) == ({}, {})
+
+
 def test_a_counter_that_fell_is_left_out() -> None:
     assert between({"drafts": 10.0}, {"drafts": 3.0}).values == {}
 

@@ -86,6 +86,19 @@ def test_a_result_with_more_errors_than_allowed_is_told_when_it_is_shown(
     assert "12.5% of a repeat" in (tmp_path / "it" / "report.html").read_text()
 
 
+def test_a_figure_that_is_no_number_is_one_sentence(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(engine, "--repeats", "2", "--out", str(tmp_path)) == 0
+    kept = result_of(tmp_path)
+    kept["points"][0]["repeats"][1]["figures"]["ttft_s_p50"] = float("nan")
+    (tmp_path / "result.json").write_text(json.dumps(kept))
+    for command in (["show", str(tmp_path)], ["compare", str(tmp_path), str(tmp_path)]):
+        capsys.readouterr()
+        assert run(["bench", *command]) == 2
+        assert "is no result of `optistack bench` (points.0.repeats.1.figures.ttft_s_p50: " in capsys.readouterr().err
+
+
 def test_other_workloads_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed in ("1", "2"):
         with Engine(Script()) as engine:
