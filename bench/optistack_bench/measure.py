@@ -98,6 +98,7 @@ class Bench:
         fit or does not say when its sessions began, and CheckFailedError when the server answers the warm-up with
         errors only.
         """
+        self.progress.detail(f"{loop.name}: making the workload")
         maker = WorkloadMaker(
             self.settings,
             loop=loop,

@@ -79,6 +79,8 @@ def flaw(point: Point, allowed: float) -> str:
     is whole."""
     if any(repeat.ended for repeat in point.repeats):
         return "partial"
+    if point.users is not None and point.users > point.workload.sessions:
+        return f"never reached with {point.workload.sessions} sessions"
     if point.error_share > allowed:
         return f"{point.error_share:.1%} of a repeat's requests failed"
     return ""

@@ -58,7 +58,7 @@ def _figure(result: Result) -> Any:
                 label=target,
             )
         if flawed:
-            label = f"{target}: partial, or requests failed"
+            label = f"{target}, left out"
             axes.plot([one.speed for one in flawed], [one.throughput for one in flawed], "x", color=colour, label=label)
         bend = knee(mine)
         if bend is not None:

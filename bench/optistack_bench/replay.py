@@ -46,7 +46,8 @@ def replay(
     if divide > 1:
         rules.append(f"Every count of tokens, in and out, is divided by {divide}; which blocks are shared is kept.")
     if trace.skipped:
-        rules.append(f"{len(trace.skipped)} lines of the trace were skipped: {'; '.join(trace.skipped[:3])}")
+        lines = "line was" if len(trace.skipped) == 1 else "lines were"
+        rules.append(f"{len(trace.skipped)} {lines} skipped in the trace: {'; '.join(trace.skipped[:3])}.")
     return Workload(name, with_reuse(built), tuple(rules), trace.skipped)
 
 

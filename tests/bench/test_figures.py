@@ -24,7 +24,7 @@ from optistack_bench.summary import bucket, summarize
 
 SERVER = Server(url="http://x", model="m")
 WORK = WorkloadFacts(
-    name="w", digest="d", rules=(), sessions=1, requests=1, longest_tokens=1, divide=1, reusable_share=0.0
+    name="w", digest="d", rules=(), sessions=64, requests=1, longest_tokens=1, divide=1, reusable_share=0.0
 )
 
 
@@ -111,6 +111,9 @@ def test_what_is_partial_or_failed_is_neither_recommended_nor_the_knee() -> None
         "t: at 50 tokens/s/user or more, 2 users are best, 95.0 tokens/s/user and 1,900 tokens/min/GPU.",
         "t: left out: 8 users (2.0% of a repeat's requests failed); 4 users (partial); 16 users (not measured).",
         "u: left out: 1 user (not measured).",
+    ]
+    assert conclusions(whole(point(100, 85, 8000)), 50)[1:] == [
+        "t: left out: 100 users (never reached with 64 sessions)."
     ]
     figures = {**failed, "errors": 1.0}
     allowed = flawed(point(8, 90, 9000), figures=figures, errors={"HTTP 500": 1})

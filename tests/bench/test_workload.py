@@ -128,7 +128,7 @@ def test_broken_lines_are_named_skipped_and_counted(tmp_path: Path) -> None:
     maker = WorkloadMaker(
         Settings(workload="trace", trace=path), loop=Loop(1), texts=Texts({}), context_tokens=None, model="m"
     )
-    assert any("3 lines of the trace were skipped" in rule for rule in maker.make(0).rules)
+    assert any("3 lines were skipped in the trace" in rule for rule in maker.make(0).rules)
 
 
 def test_a_byte_that_is_no_text_costs_its_line_only(tmp_path: Path) -> None:
