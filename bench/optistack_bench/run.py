@@ -55,7 +55,7 @@ class Run:
             save_result(self.result, self._folder)
             self._saved, self._lost = sum(len(point.repeats) for point in self.result.points), ""
         except OSError as error:
-            self._lost = f"{self._folder / RESULT_FILE} has {self._saved} repeats: {error.strerror}."
+            self._lost = f"{self._folder / RESULT_FILE} has {self._saved} repeats and takes no more: {error.strerror}."
 
     def close(self) -> None:
         """Save the result, or leave no file behind where no request was counted. A file that is not whole makes the

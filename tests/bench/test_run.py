@@ -100,5 +100,5 @@ def test_a_full_disk_takes_no_figure(tmp_path: Path, command: list[str]) -> None
     lines = (out / "requests.jsonl").read_text().splitlines()
     assert [json.loads(line)["session"] for line in lines], "whole lines alone"
     assert f"{out}/requests.jsonl ends after {len(lines)} requests: File too large." in process.stderr
-    assert f"{out}/result.json has 0 repeats: File too large." in process.stderr
+    assert f"{out}/result.json has 0 repeats and takes no more: File too large." in process.stderr
     assert json.loads((out / "result.json").read_text())["points"] == []
