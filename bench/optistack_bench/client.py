@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+from base64 import b64encode
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import httptools
 
 from optistack.errors import InputError
+from optistack.verify.endpoint import without_login
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -48,6 +50,7 @@ class Answer:
 REFUSED = "no connection"
 CUT = "cut off"
 TIMEOUT = "timeout"
+ERROR_EVENT = "error event"
 CONNECTION_ERRORS = (REFUSED, CUT)
 
 
@@ -127,7 +130,7 @@ class Stream(asyncio.Protocol):
             self._finished = True
             return
         elif b'"choices"' not in event and b'"error"' in event:
-            self._answer.error, self._answer.detail = "error event", event[5:305].decode(errors="replace").strip()
+            self._answer.error, self._answer.detail = ERROR_EVENT, event[5:305].decode(errors="replace").strip()
             return
         if b'"choices":[]' not in event and b'"choices": []' not in event:
             if self._keeps:
@@ -180,8 +183,8 @@ class Stream(asyncio.Protocol):
 class Client:
     """Asks one server for streams; idle connections are used again. ``fields`` go into every request's body.
 
-    In a ``chat`` prompts are messages, and what is answered is kept. ``url`` has scheme, host and port. Raises
-    InputError for another one.
+    In a ``chat`` prompts are messages, and what is answered is kept. ``url`` has scheme, host and port, and perhaps a
+    login. Raises InputError for another one.
     """
 
     url: str
@@ -195,7 +198,7 @@ class Client:
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InputError(f"{self.url!r} is not a URL.", fix="Give it like http://127.0.0.1:8000.")
+            raise InputError(f"{without_login(self.url)!r} is not a URL.", fix="Give it like http://127.0.0.1:8000.")
         self._host = parts.hostname
         # Reading the certificates takes longer than connecting: once, and not while answers arrive.
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
@@ -203,7 +206,11 @@ class Client:
         self._path = parts.path.rstrip("/") + (CHAT if self.chat else COMPLETIONS)
         self._head = json.dumps({**self.fields, "stream": True, "stream_options": {"include_usage": True}})[:-1]
         key = f"Authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
-        self._headers = f"POST {self._path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{key}Content-Type: application/json\r\n"
+        if parts.username is not None:  # goes before a key, as with httpx
+            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+            key = f"Authorization: Basic {b64encode(login).decode()}\r\n"
+        host = parts.netloc.rpartition("@")[2]
+        self._headers = f"POST {self._path} HTTP/1.1\r\nHost: {host}\r\n{key}Content-Type: application/json\r\n"
 
     async def ask(self, prompt: bytes, *, max_tokens: int, session: str) -> Answer:
         """The answer to ``prompt``, a JSON array of token ids or messages. Never raises for what the server does."""

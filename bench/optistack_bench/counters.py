@@ -5,6 +5,7 @@ Names as vLLM 0.26 to 0.33 and SGLang 0.5.17 to 0.5.23 have them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -71,7 +72,7 @@ def read_totals(pages: Iterable[Metrics]) -> dict[str, float]:
         for key, names in TOTALS.items():
             values = (metrics.total(name, **labels) for name, labels in names)
             value = next((value for value in values if value is not None), None)
-            if value is not None:
+            if value is not None and math.isfinite(value):
                 found[key] = found.get(key, 0.0) + value
     return found
 
@@ -88,7 +89,8 @@ def read_gauges(pages: Sequence[Metrics]) -> dict[str, float]:
     """The gauges of GAUGES now: requests summed over replicas, shares and lengths in the mean."""
     found: dict[str, float] = {}
     for key, names in GAUGES.items():
-        values = [value for page in pages for name in names if (value := page.total(name)) is not None]
+        said = [value for page in pages for name in names if (value := page.total(name)) is not None]
+        values = [value for value in said if math.isfinite(value)]
         if values:
             found[key] = sum(values) if key in ("running", "waiting") else sum(values) / len(values)
     return found

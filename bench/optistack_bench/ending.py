@@ -47,6 +47,8 @@ def run_until_told(work: Coroutine[Any, Any, T]) -> T:
         except asyncio.CancelledError:
             if not told:
                 raise
+        finally:
+            work.close()  # one that an interruption came before was never begun
     if told:
         raise Interrupted(told[0])
     return result

@@ -34,7 +34,7 @@ def join(results: Mapping[str, Result]) -> Result:
         for earlier_name, earlier in list(measured.items())[:at]:
             _check_loads(earlier_name, earlier, name, result)
     points = [
-        point.model_copy(update={"target": _label(name, point, result)})
+        point.model_copy(update={"target": _label(name, point.target, result)})
         for name, result in measured.items()
         for point in result.points
     ]
@@ -44,6 +44,11 @@ def join(results: Mapping[str, Result]) -> Result:
         "machine": "; ".join(dict.fromkeys(result.machine for result in measured.values())),
         "state": "partial" if doubts else "complete",
         "why": "; ".join(doubts),
+        "loads": {
+            _label(name, target, result): loads
+            for name, result in measured.items()
+            for target, loads in result.loads.items()
+        },
     }
     return first.model_copy(update=update)
 
@@ -82,6 +87,6 @@ def _doubt(result: Result) -> str:
     return why
 
 
-def _label(name: str, point: Point, result: Result) -> str:
-    targets = {one.target for one in result.points}
-    return name if len(targets) == 1 else f"{name}, {point.target}"
+def _label(name: str, target: str, result: Result) -> str:
+    targets = {one.target for one in result.points} | set(result.loads)
+    return name if len(targets) == 1 else f"{name}, {target}"

@@ -12,9 +12,8 @@ from time import perf_counter
 from optistack_bench.client import CONNECTION_ERRORS, TIMEOUT, Client
 from optistack_bench.conversation import Conversation
 from optistack_bench.records import Record, record_of
+from optistack_bench.result import load_name
 from optistack_bench.workload import Session, Workload
-
-RECORDED = "recorded"
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,17 @@ class Loop:
 
     users: int = 1
     rate: float | str | None = None
-    prefill_only: bool = False
+
+    @property
+    def name(self) -> str:
+        return load_name(self.users, self.rate)
+
+    def arrivals_s(self, sessions: Sequence[Session]) -> float:
+        """About how long an open loop takes until the last of ``sessions`` has begun; 0 in a closed one."""
+        if isinstance(self.rate, float):
+            return len(sessions) / self.rate
+        starts_s = [session.start_s or 0.0 for session in sessions]
+        return max(starts_s) - min(starts_s) if self.rate else 0.0
 
 
 @dataclass
@@ -177,7 +186,7 @@ class Player:
                 try:
                     answer = await server.client.ask(
                         chat.ask(turn) if turn.text else turn.prompt,
-                        max_tokens=1 if self._loop.prefill_only else turn.output_tokens,
+                        max_tokens=turn.output_tokens,
                         session=session.name,
                     )
                 finally:

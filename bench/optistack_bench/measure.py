@@ -10,30 +10,46 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time
 
 from optistack.cli.options import API_KEY_VARIABLE
+from optistack.engines.progress import Progress
 from optistack.errors import CheckFailedError, InputError, OptistackError
-from optistack.verify.endpoint import Endpoint
+from optistack.verify.endpoint import Endpoint, without_login
 from optistack.verify.liveness import takes_connections
 from optistack_bench.chat import TEMPLATE_TOKENS, TOOLS_TOKENS, ChatTexts
-from optistack_bench.client import Client
+from optistack_bench.client import CONNECTION_ERRORS, ERROR_EVENT, TIMEOUT, Client
 from optistack_bench.conversation import TOOLS
 from optistack_bench.corpus import read_chat_texts, read_texts
 from optistack_bench.counters import Counts, between, pages, read_gauges, read_totals
 from optistack_bench.ending import run_until_told
-from optistack_bench.load import RECORDED, Loop, Played, Player
+from optistack_bench.load import Loop, Played, Player
 from optistack_bench.records import Journal, Record
-from optistack_bench.result import Point, Repeat, Server, WorkloadFacts
+from optistack_bench.result import RECORDED, Point, Repeat, Server, WorkloadFacts
 from optistack_bench.server import read_server
-from optistack_bench.settings import Settings, WorkloadMaker
+from optistack_bench.settings import RECORDED_FIX, Settings, WorkloadMaker
 from optistack_bench.summary import summarize
 from optistack_bench.synthetic import Texts
 from optistack_bench.target import Target
+from optistack_bench.terminal import printable
 from optistack_bench.workload import Workload
 
 GAUGES_EVERY_S = 1.0
 METRICS_TIMEOUT_S = 3.0
 """A page that takes longer is left out: the end of a run waits for the one that is being read."""
+LONG_S = 60.0
 NEEDED = "It has to take token ids as the prompt of /v1/completions, and to stream."
 NEEDED_IN_A_CHAT = "It has to chat at /v1/chat/completions and to stream; with --tools, to have a parser of tool calls."
+
+
+def _fix(error: str, chat: bool) -> str:
+    """What to do about a server that answers every request of the warm-up with ``error``."""
+    if error in ("HTTP 401", "HTTP 403"):
+        return f"Put the key into {API_KEY_VARIABLE}."
+    if error == "HTTP 429":
+        return "It takes fewer requests than these: give fewer users, or raise its limit."
+    if error == TIMEOUT:
+        return "Give more seconds with --timeout; its log says what it is at."
+    if error in (ERROR_EVENT, *CONNECTION_ERRORS) or error.startswith("HTTP 5"):
+        return "Its log says why."
+    return NEEDED_IN_A_CHAT if chat else NEEDED
 
 
 @dataclass
@@ -43,7 +59,7 @@ class Bench:
     target: Target
     settings: Settings
     journal: Journal
-    say: Callable[[str], None]
+    progress: Progress
     server: Server = field(init=False)
     texts: Texts | ChatTexts = field(default_factory=lambda: Texts({}))
     text_rule: str = ""
@@ -51,6 +67,7 @@ class Bench:
 
     def __enter__(self) -> Bench:
         """Raises InputError when nobody answers, or what is asked for cannot be had there."""
+        self.target.check_engines()
         key = os.environ.get(API_KEY_VARIABLE)
         self._front = Endpoint(self.target.url, api_key=key)
         engines = self.target.engines or (self.target.url,)
@@ -81,9 +98,10 @@ class Bench:
         fit or does not say when its sessions began, and CheckFailedError when the server answers the warm-up with
         errors only.
         """
+        self.progress.detail(f"{loop.name}: making the workload")
         maker = WorkloadMaker(
             self.settings,
-            users=loop.users,
+            loop=loop,
             texts=self.texts,
             context_tokens=self.server.context_tokens,
             model=self.server.model,
@@ -92,7 +110,7 @@ class Bench:
         if loop.rate == RECORDED and any(session.start_s is None for session in workload.sessions):
             raise InputError(
                 f"{workload.name} does not say when its sessions began.",
-                fix="--rate recorded is for traces of Mooncake; give a number of sessions a second.",
+                fix=RECORDED_FIX,
             )
         point = Point(
             target=self.target.name,
@@ -101,6 +119,7 @@ class Bench:
             server=self.server,
             workload=self._facts(workload, maker.divide),
         )
+        self._tell_arrivals(workload, loop)
         self._warm_up(maker, loop, point)
         for number in range(self.settings.repeats):
             repeat = self._repeat(maker.make(self._salt()), loop, number, point)
@@ -109,6 +128,16 @@ class Bench:
             if repeat.ended:
                 break
         return point
+
+    def _tell_arrivals(self, workload: Workload, loop: Loop) -> None:
+        """How long an open loop takes before its last session has begun, if that is long."""
+        arrivals_s = loop.arrivals_s(workload.sessions)
+        if arrivals_s > LONG_S:
+            each = f", each of {self.settings.repeats} repeats" if self.settings.repeats > 1 else ""
+            self.progress.step(
+                f"{len(workload.sessions):,} sessions at {loop.name} take about {arrivals_s / 60:,.0f} min to "
+                f"begin{each}"
+            )
 
     def _salt(self) -> int:
         """Another one each time: what was sent before is in nobody's cache. The same in every run of equal settings."""
@@ -133,7 +162,7 @@ class Bench:
     def _warm_up(self, maker: WorkloadMaker, loop: Loop, point: Point) -> None:
         if not self.settings.warmup:
             return
-        self.say(f"{point.load}: warming up")
+        self.progress.detail(f"{point.load}: warming up")
         whole = maker.make(self._salt())
         users = max(loop.users, len(self.target.urls))
         first = whole.sessions[:users]
@@ -141,14 +170,15 @@ class Bench:
         played = self._play(Workload("warm-up", tuple(cut), ()), Loop(users=users), lambda record: None)
         if played.ended or all(record.error for record in played.records):
             bad = next((record for record in played.records if record.error), None)
-            said = f"{bad.error}: {bad.detail}" if bad else played.ended
+            said = printable(f"{bad.error}: {bad.detail}") if bad else played.ended
             if played.ended:
                 raise CheckFailedError(
-                    f"{self.target.url} went away in the warm-up: {said}.", fix="Its log says why; start it again."
+                    f"{self.target.shown_url} went away in the warm-up: {said}.",
+                    fix="Its log says why; start it again.",
                 )
             raise CheckFailedError(
-                f"{self.target.url} answered no request of the warm-up: {said}.",
-                fix=NEEDED_IN_A_CHAT if self.settings.chat else NEEDED,
+                f"{self.target.shown_url} answered no request of the warm-up: {said}.",
+                fix=_fix(bad.error if bad else "", self.settings.chat),
             )
 
     def _repeat(self, workload: Workload, loop: Loop, number: int, point: Point) -> Repeat:
@@ -160,7 +190,9 @@ class Bench:
             seen, failed = seen + 1, failed + bool(record.error)
             self.journal.add(record, target=point.target, load=point.load, repeat=number)
             bad = f", {failed} errors" if failed else ""
-            self.say(f"{point.load}, repeat {number + 1} of {self.settings.repeats}: {seen} of {total} requests{bad}")
+            self.progress.detail(
+                f"{point.load}, repeat {number + 1} of {self.settings.repeats}: {seen} of {total} requests{bad}"
+            )
 
         before = self._totals()
         gauges: list[dict[str, float]] = []
@@ -168,9 +200,12 @@ class Bench:
         played = self._play(workload, loop, on_record, gauges)
         share = (process_time() - cpu_s) / (perf_counter() - wall_s)
         spare = (TEMPLATE_TOKENS + self.settings.tools * TOOLS_TOKENS) if self.settings.chat else 0
-        if played.ended:  # its counters cannot be read any more, and the generator waited for it
-            return summarize(played, Counts({}), gauges, gpus=self.target.gpus, spare_tokens=spare)
-        repeat = summarize(played, between(before, self._totals()), gauges, gpus=self.target.gpus, spare_tokens=spare)
+        # The counters of one that ended cannot be read any more, and the generator waited for it.
+        counts = Counts({}) if played.ended else between(before, self._totals())
+        exact = "ignore_eos" in self._fields()
+        repeat = summarize(played, counts, gauges, gpus=self.target.gpus, spare_tokens=spare, exact=exact)
+        if played.ended:
+            return repeat
         return repeat.model_copy(update={"figures": {**repeat.figures, "generator_cpu": share}})
 
     def _play(
@@ -221,4 +256,4 @@ class Bench:
     async def _alive(self, url: str) -> str:
         """``""`` when somebody takes connections at ``url``, else why the server is gone."""
         there = await asyncio.to_thread(takes_connections, url, os.environ.get(API_KEY_VARIABLE))
-        return "" if there else f"No engine answers at {url}."
+        return "" if there else f"No engine answers at {without_login(url)}."

@@ -47,6 +47,17 @@ def _counts(where: str, point: Point) -> Iterator[str]:
             f"{where}: of {_total(point, 'ttft_s_n'):,.0f} answers {without:,.0f} came without usage: their prompts "
             "are counted as they were sent, their tokens as chunks, and their hits not at all."
         )
+    answers = f"{where}: of {_total(point, 'ttft_s_n'):,.0f} answers"
+    if other := _total(point, "other_prompt"):
+        yield (
+            f"{answers} {other:,.0f} count another number of prompt tokens than were sent: tokens/min and hits by "
+            "usage are not to be trusted."
+        )
+    if other := _total(point, "other_length"):
+        yield (
+            f"{answers} {other:,.0f} count another number of tokens than were asked for: tokens/s/user and tokens/min "
+            "are not to be trusted."
+        )
     if above := _total(point, "cached_above_prompt"):
         yield (
             f"{where}: of {_total(point, 'ttft_s_n'):,.0f} answers {above:,.0f} claim more cached tokens than their "

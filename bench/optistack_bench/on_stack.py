@@ -52,7 +52,7 @@ def run_stacks(
         ready.insert(0, (BASELINE, plain))
     for _, one in ready:
         check_start(one.plan, one.host, one.python)
-    with running(settings, out) as run:
+    with running(settings, out, dict.fromkeys((name for name, _ in ready), loops)) as run:
         for name, one in ready:
             progress.step(f"Starting {name}")
             with _deployed(name, one, progress) as target:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from optistack_bench.result import Point
+from optistack_bench.result import Point, Result
 
 SPEED = "user_tokens_s_p50"
 THROUGHPUT = "total_tokens_min_gpu"
@@ -74,23 +74,59 @@ def targets(points: Sequence[Point]) -> list[str]:
     return list(dict.fromkeys(point.target for point in points))
 
 
-def conclusions(points: Sequence[Point], floor: float | None) -> list[str]:
-    """A sentence for each target on its knee, and on its best throughput at ``floor`` tokens/s/user."""
+def flaw(point: Point, allowed: float) -> str:
+    """Why ``point`` is no load to recommend, with ``allowed`` of a repeat's requests that may fail; ``""`` for one that
+    is whole."""
+    if any(repeat.ended for repeat in point.repeats):
+        return "partial"
+    if point.users is not None and point.users > point.workload.sessions:
+        return f"never reached with {point.workload.sessions} sessions"
+    if point.error_share > allowed:
+        return f"{point.error_share:.1%} of a repeat's requests failed"
+    return ""
+
+
+def sound(given: Sequence[Spot], allowed: float) -> list[Spot]:
+    """The spots that may be recommended, and that make the frontier."""
+    return [spot for spot in given if not flaw(spot.point, allowed)]
+
+
+def conclusions(result: Result, floor: float | None) -> list[str]:
+    """Sentences for each target: its knee, its best throughput at ``floor`` tokens/s/user, and which loads are in
+    neither and why."""
     lines = []
-    for target in targets(points):
-        mine = spots([point for point in points if point.target == target])
+    for target in dict.fromkeys((*targets(result.points), *result.loads)):
+        points = [point for point in result.points if point.target == target]
+        mine = sound(spots(points), result.max_errors)
+        speed = speed_figure(points)
         if (bend := knee(mine)) is not None:
-            lines.append(f"{target}: the knee is at {bend.point.load}, {_both(bend)}.")
-        elif mine:
+            lines.append(f"{target}: the knee is at {bend.point.load}, {_both(bend, speed)}.")
+        elif len(mine) > 1:
             lines.append(f"{target}: no knee in these loads.")
-        if floor is not None:
-            best = best_at(mine, floor)
-            lines.append(
-                f"{target}: at {floor:g} tokens/s/user or more, "
-                + (f"{best.point.load} are best, {_both(best)}." if best else "nothing was measured.")
-            )
+        if floor is not None and points:
+            lines.append(f"{target}: {_best(mine, floor, speed)}")
+        left = {point.load: why for point in points if (why := flaw(point, result.max_errors))}
+        there = {point.load for point in points}
+        left |= {load: "not measured" for load in result.loads.get(target, ()) if load not in there}
+        if left:
+            lines.append(f"{target}: left out: {'; '.join(f'{load} ({why})' for load, why in left.items())}.")
     return lines
 
 
-def _both(spot: Spot) -> str:
-    return f"{spot.speed:,.1f} tokens/s/user and {spot.throughput:,.0f} tokens/min/GPU"
+def _best(mine: Sequence[Spot], floor: float, speed: str) -> str:
+    if mine and speed == PREFILL_SPEED:
+        return f"no answer has two tokens, so nothing can be held against {floor:g} tokens/s/user."
+    best = best_at(mine, floor)
+    told = f"{best.point.load} {_are(best)} best, {_both(best, speed)}." if best else "nothing was measured."
+    return f"at {floor:g} tokens/s/user or more, {told}"
+
+
+def _are(spot: Spot) -> str:
+    return "is" if spot.point.users == 1 else "are"
+
+
+def _both(spot: Spot, speed: str) -> str:
+    failed = sum(sum(repeat.errors.values()) for repeat in spot.point.repeats)
+    but = f" ({failed} of its requests failed)" if failed else ""
+    unit = "tokens/s/user" if speed == SPEED else "prompt tokens/s"
+    return f"{spot.speed:,.1f} {unit} and {spot.throughput:,.0f} tokens/min/GPU{but}"

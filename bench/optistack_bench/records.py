@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 from optistack.errors import InputError
 from optistack_bench.client import Answer
@@ -23,6 +25,7 @@ class Record:
     ``connect_s``  what opening a connection took before ``start_s``; None on one that was open
     ``gaps_s``   between the chunks that followed, in order
     ``prompt_tokens``, ``output_tokens``  as the server counts them, as asked where it does not
+    ``sent_tokens``  of the prompt as it was sent; None in a chat, whose length the server alone knows
     ``counted``  whether the server's usage said both
     ``cached_tokens``  by the server's usage; None where that does not say
     ``reusable_tokens``  what the workload allows at best
@@ -44,8 +47,14 @@ class Record:
     error: str = ""
     detail: str = ""
     counted: bool = True
+    sent_tokens: int | None = None
     connect_s: float | None = None
     gaps_s: list[float] = field(default_factory=list)
+
+    @property
+    def possible_of_tokens(self) -> int:
+        """The prompt that ``reusable_tokens`` are a part of."""
+        return self.prompt_tokens if self.sent_tokens is None else self.sent_tokens
 
     @property
     def ttft_s(self) -> float:
@@ -87,6 +96,7 @@ def record_of(answer: Answer, session: Session, number: int, turn: Turn, zero_s:
         error=answer.error or ("" if chunks else NO_TOKEN),
         detail=answer.detail,
         counted=usage.get("prompt_tokens") is not None and usage.get("completion_tokens") is not None,
+        sent_tokens=None if turn.text else turn.prompt_tokens,
         connect_s=answer.connect_s,
         gaps_s=[after - before for before, after in pairwise(chunks)],
     )
@@ -95,16 +105,19 @@ def record_of(answer: Answer, session: Session, number: int, turn: Turn, zero_s:
 class Journal:
     """A file of JSON lines, one a request, written as they come, so that what was measured outlives what fails.
 
-    ``path`` None keeps nothing; ``records`` is how many came. Raises InputError where there is a file
-    already, and OSError when it cannot be written.
+    ``path`` None keeps nothing; ``records`` is how many came. The first that cannot be written is the last that is
+    tried, ``lost`` says so, and no part of it stays. Raises InputError where there is a file already, and OSError when
+    none can be made.
     """
 
     def __init__(self, path: Path | None) -> None:
         try:
-            self._file: TextIO | None = path.open("x", encoding="utf-8") if path else None
+            self._file: BinaryIO | None = path.open("xb") if path else None
         except FileExistsError as error:
             raise InputError(f"{path} is there already.", fix="Name another folder, or move the file away.") from error
         self.records = 0
+        self.lost = ""
+        self._path, self._bytes = path, 0
 
     def close(self) -> None:
         if self._file is not None:
@@ -115,8 +128,21 @@ class Journal:
         if self._file is None:
             return
         row = {**where, **{key: _short(value) for key, value in asdict(record).items()}}
-        self._file.write(json.dumps(row, separators=(",", ":")) + "\n")
-        self._file.flush()
+        line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
+        try:
+            self._file.write(line)
+            self._file.flush()
+            self._bytes += len(line)
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        assert self._file is not None and self._path is not None
+        with contextlib.suppress(OSError):  # of what the file still holds back
+            self._file.close()
+        self._file = None
+        os.truncate(self._path, self._bytes)
+        self.lost = f"{self._path} ends after {self.records - 1:,} requests: {error.strerror}."
 
 
 def _short(value: Any) -> Any:

@@ -39,16 +39,24 @@ def replay(
         for one, copy in drawn
     ]
     rules = [
-        f"{len(drawn)} of {len(trace.sessions)} sessions, drawn with seed {seed}"
-        + (f", the first {turns} turns of each" if turns else ""),
+        _drawn(len(drawn), len(trace.sessions), seed) + (f", the first {turns} turns of each." if turns else "."),
         f"Pauses are cut to {think_limit_s:g} s.",
         "The recorded answers stand in the next prompts, not the ones that this engine gave.",
     ]
     if divide > 1:
         rules.append(f"Every count of tokens, in and out, is divided by {divide}; which blocks are shared is kept.")
     if trace.skipped:
-        rules.append(f"{len(trace.skipped)} lines of the trace were skipped: {'; '.join(trace.skipped[:3])}")
+        lines = "line was" if len(trace.skipped) == 1 else "lines were"
+        rules.append(f"{len(trace.skipped)} {lines} skipped in the trace: {'; '.join(trace.skipped[:3])}.")
     return Workload(name, with_reuse(built), tuple(rules), trace.skipped)
+
+
+def _drawn(number: int, of: int, seed: int) -> str:
+    if number == of:
+        return f"All {of} sessions"
+    if number < of:
+        return f"{number} of {of} sessions, drawn with seed {seed}"
+    return f"{number} sessions, drawn with seed {seed} from {of}, those that come again with blocks of their own"
 
 
 def draw(sessions: Sequence[TraceSession], number: int, seed: int) -> list[tuple[TraceSession, int]]:

@@ -14,12 +14,14 @@ from optistack_bench.statistics import Estimate
 
 RESULT_FILE = "result.json"
 JOURNAL_FILE = "requests.jsonl"
+RECORDED = "recorded"
+"""The rate of an open loop in which sessions start when the trace says."""
 NO_TOKEN = "no token"
 """The error of an answer that came whole, without any text."""
 
 
 class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class SessionHits(_Value):
@@ -72,6 +74,13 @@ class WorkloadFacts(_Value):
     skipped: tuple[str, ...] = ()
 
 
+def load_name(users: int | None, rate: float | str | None) -> str:
+    """What a load is called: that of an open loop where ``rate`` is given."""
+    if rate is None:
+        return f"{users} user{'s' if users != 1 else ''}"
+    return f"{rate} sessions/s" if isinstance(rate, float) else "recorded times"
+
+
 class Point(_Value):
     """One target under one load. ``users`` is None in an open loop."""
 
@@ -114,14 +123,13 @@ class Point(_Value):
 
     @property
     def load(self) -> str:
-        if self.users is not None:
-            return f"{self.users} user{'s' if self.users != 1 else ''}"
-        return f"{self.rate} sessions/s" if isinstance(self.rate, float) else "recorded times"
+        return load_name(self.users, self.rate)
 
 
 class Result(_Value):
     """``state`` is ``running`` while it is made, and stays so when the process is killed; ``partial`` has a ``why``:
-    it was broken off, or of one of its loads no request was answered."""
+    it was broken off, or of one of its loads no request was answered. ``loads`` are those that each target was to be
+    measured under."""
 
     format: Literal[1] = 1
     optistack_version: str
@@ -131,6 +139,12 @@ class Result(_Value):
     state: Literal["running", "complete", "partial"] = "running"
     why: str = ""
     points: tuple[Point, ...] = ()
+    loads: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def max_errors(self) -> float:
+        """The share of a repeat's requests that may fail in a run that is well."""
+        return float(self.settings.get("max_errors", 0.0))
 
     def with_point(self, point: Point) -> Result:
         """``point`` in the place of the one of the same target and load, or behind the others."""
@@ -153,12 +167,11 @@ class Result(_Value):
             return f"The benchmark is partial: {self.why or 'it was broken off'}"
         if self.unanswered:
             return self.unanswered
-        allowed = float(self.settings.get("max_errors", 0.0))
         for point in self.points:
-            if point.error_share > allowed:
+            if point.error_share > self.max_errors:
                 return (
                     f"{point.target}, {point.load}: {point.error_share:.1%} of a repeat's requests failed, and "
-                    f"--max-errors allows {allowed:.1%}."
+                    f"--max-errors allows {self.max_errors:.1%}."
                 )
         return "" if self.points else "Nothing was measured."
 
@@ -191,4 +204,9 @@ def load_result(path: Path) -> Result:
             f"{file} cannot be read: {error.strerror}.", fix="Give a folder that `optistack bench --out` wrote."
         ) from error
     except ValidationError as error:
-        raise InputError(f"{file} is no result of `optistack bench`.", fix="Give its folder or result.json.") from error
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        what = f"{where}: {first['msg']}" if where else first["msg"]
+        raise InputError(
+            f"{file} is no result of `optistack bench` ({what}).", fix="Give its folder or result.json."
+        ) from error

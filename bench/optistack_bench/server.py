@@ -24,7 +24,7 @@ def read_server(front: Endpoint, engine: Endpoint, target: Target, context_token
     except CheckFailedError as error:  # before anything is measured, it is the address that is wrong
         raise InputError(error.message, fix=error.fix) from error
     return Server(
-        url=target.url,
+        url=target.shown_url,
         model=model,
         engine=info.name,
         engine_version=info.version,

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optistack.errors import InputError, nearest
 from optistack.traces import read_trace
 from optistack_bench.chat import ChatTexts, chat_workload
 from optistack_bench.replay import replay
+from optistack_bench.result import RECORDED
 from optistack_bench.synthetic import FIRST_PROMPT_TOKENS, MADE, SHAPES, Texts, sessions
 from optistack_bench.tokens import Sizes, TokenMaker
-from optistack_bench.workload import MAX_DIVIDE, Workload, check_fits
+from optistack_bench.workload import MAX_DIVIDE, Workload, check_fits, prefill_only
 
+if TYPE_CHECKING:
+    from optistack_bench.load import Loop
+
+RECORDED_FIX = "--rate recorded is for traces of Mooncake; give a number of sessions a second."
 WORKLOADS = ("sessions", "trace", *SHAPES)
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 OWN_HEADERS = ("host", "authorization", "content-type", "content-length", "transfer-encoding", "connection")
@@ -71,6 +77,25 @@ class Settings:
                 fix="Give 1, 2, 4, ..., or auto.",
             )
 
+    def check_loads(self, loops: Sequence[Loop]) -> None:
+        """Raise InputError for a load that these sessions cannot make up: more users than there are, or an open loop of
+        nobody knows how many."""
+        most = max(loops, key=lambda loop: loop.users)
+        if self.sessions is not None and most.rate is None and most.users > self.sessions:
+            raise InputError(
+                f"{most.users:,} users cannot be at work with --sessions {self.sessions}: each plays one at a time.",
+                fix=f"Give --sessions {2 * most.users} or more, or fewer users.",
+            )
+        for loop in loops:
+            if loop.rate is not None and self.trace is None and loop.rate == RECORDED:
+                raise InputError(f"{self.workload} does not say when its sessions began.", fix=RECORDED_FIX)
+            if loop.rate is not None and self.trace is None and self.sessions is None:
+                raise InputError(
+                    f"How many sessions are to be started at --rate {loop.rate:g}?",
+                    fix="Give --sessions: at least as many as begin in the time that a session takes, and several "
+                    "times as many for a steady load.",
+                )
+
     @property
     def needs_text(self) -> bool:
         return self.workload != "trace" and set(self.domains) != {MADE}
@@ -89,12 +114,13 @@ class WorkloadMaker:
     next. The scaling is settled once, by the first."""
 
     def __init__(
-        self, settings: Settings, *, users: int, texts: Texts | ChatTexts, context_tokens: int | None, model: str
+        self, settings: Settings, *, loop: Loop, texts: Texts | ChatTexts, context_tokens: int | None, model: str
     ) -> None:
         self._settings, self._texts = settings, texts
         self._context_tokens = context_tokens
-        self._number = settings.sessions or max(2 * users, len(texts.domains))
         self._trace = read_trace(settings.trace) if settings.trace else None
+        whole = len(self._trace.sessions) if self._trace is not None and loop.rate is not None else 0
+        self._number = settings.sessions or whole or max(2 * loop.users, len(texts.domains))
         self.divide = self._settled(model)
 
     def make(self, salt: int) -> Workload:
@@ -118,6 +144,10 @@ class WorkloadMaker:
             divide *= 2
 
     def _build(self, maker: TokenMaker, divide: int, texts: Texts | ChatTexts) -> Workload:
+        made = self._whole(maker, divide, texts)
+        return prefill_only(made) if self._settings.prefill_only else made
+
+    def _whole(self, maker: TokenMaker, divide: int, texts: Texts | ChatTexts) -> Workload:
         asked = self._settings
         common: dict[str, Any] = {"divide": divide, "seed": asked.seed}
         paced: dict[str, Any] = {"turns": asked.turns, "think_limit_s": asked.think_limit_s}
@@ -134,6 +164,7 @@ class WorkloadMaker:
         common["maker"] = maker
         if self._trace is not None and asked.trace is not None:
             return replay(self._trace, name=f"trace {asked.trace.name}", sessions=self._number, **paced, **common)
+        common["answers"] = not asked.prefill_only
         if asked.workload == "sessions":
             return sessions(number=self._number, texts=texts, **paced, **common)
         return SHAPES[asked.workload](number=self._number, texts=texts, **common)

@@ -20,10 +20,16 @@ AGREE_SHARE = 0.02
 
 
 def summarize(
-    played: Played, counts: Counts, gauges: Sequence[dict[str, float]], *, gpus: int, spare_tokens: int = 0
+    played: Played,
+    counts: Counts,
+    gauges: Sequence[dict[str, float]],
+    *,
+    gpus: int,
+    spare_tokens: int = 0,
+    exact: bool = False,
 ) -> Repeat:
     """``gauges`` are readings taken while it ran; ``gpus`` divides what is a GPU's; ``spare_tokens`` of a first prompt
-    may be cached without being a sign of an earlier run."""
+    may be cached without being a sign of an earlier run; ``exact`` says that answers end at the asked length."""
     good = [record for record in played.records if not record.error]
     figures = {
         **latencies(good),
@@ -43,7 +49,7 @@ def summarize(
     if good:
         figures["prompt_tokens_mean"] = fmean(record.prompt_tokens for record in good)
         figures["output_tokens_mean"] = fmean(record.output_tokens for record in good)
-        figures["without_usage"] = float(sum(not record.counted for record in good))
+        figures |= _contradictions(good, exact)
     figures |= _quantiles("connect_s", [one.connect_s for one in good if one.connect_s is not None])
     return Repeat(
         figures=figures,
@@ -55,6 +61,19 @@ def summarize(
         counters=counts.values,
         ended=played.ended,
     )
+
+
+def _contradictions(good: Sequence[Record], exact: bool) -> dict[str, float]:
+    """Answers whose usage is missing, or cannot be true of what was sent and asked for."""
+    counted = [record for record in good if record.counted]
+    prompts = [one for one in counted if one.sent_tokens is not None and one.prompt_tokens != one.sent_tokens]
+    above = [one for one in counted if one.output_tokens > one.asked_tokens]
+    below = [one for one in counted if exact and one.output_tokens < one.asked_tokens]
+    return {
+        "without_usage": float(len(good) - len(counted)),
+        "other_prompt": float(len(prompts)),
+        "other_length": float(len(above) + len(below)),
+    }
 
 
 def bucket(tokens: int) -> str:
@@ -137,7 +156,9 @@ def _cache(good: Sequence[Record], counts: Counts, spare_tokens: int) -> dict[st
     prompt = sum(record.prompt_tokens for record in good)
     if not prompt:
         return figures
-    figures["hit_rate_possible"] = sum(record.reusable_tokens for record in good) / prompt
+    figures["hit_rate_possible"] = sum(record.reusable_tokens for record in good) / sum(
+        record.possible_of_tokens for record in good
+    )
     said = [record.cached_tokens for record in good if record.cached_tokens is not None]
     if said:
         figures["hit_rate_usage"] = sum(said) / prompt
@@ -184,7 +205,7 @@ def session_hits(good: Sequence[Record]) -> tuple[SessionHits, ...]:
             SessionHits(
                 name=name,
                 requests=len(ones),
-                prompt_tokens=sum(one.prompt_tokens for one in ones),
+                prompt_tokens=sum(one.possible_of_tokens for one in ones),
                 reusable_tokens=sum(one.reusable_tokens for one in ones),
                 cached_tokens=None if None in cached else sum(cached),
             )

@@ -70,13 +70,21 @@ class Writer:
 
 
 def sessions(
-    *, number: int, turns: int | None, divide: int, think_limit_s: float, seed: int, maker: TokenMaker, texts: Texts
+    *,
+    number: int,
+    turns: int | None,
+    divide: int,
+    think_limit_s: float,
+    seed: int,
+    maker: TokenMaker,
+    texts: Texts,
+    answers: bool = True,
 ) -> Workload:
     """``number`` coding sessions of ``turns`` turns (8 unless said), domains in turn.
 
     The first prompt is log-normal around 90k tokens, each turn adds an exponential 2.4k in the mean, of which the
     former answer is a part, answers are 500 in the mean, pauses exponential with a mean of 10 s; all tokens are divided
-    by ``divide``.
+    by ``divide``. Without ``answers`` the rules are silent about their length.
     """
     random = Random(seed)
     built = []
@@ -88,8 +96,9 @@ def sessions(
             added = output + new if made else new
             made.append(Turn(writer.add(-(-added // divide)), -(-output // divide), think_s))
         built.append(Session(writer.name, domain, tuple(made)))
+    out = ", 500 out" if answers else ""
     rules = [
-        f"Coding sessions of {turns or SESSION_TURNS} turns with seed {seed}: about 100k tokens in, 500 out.",
+        f"Coding sessions of {turns or SESSION_TURNS} turns with seed {seed}: about 100k tokens in{out}.",
         f"Pauses are cut to {think_limit_s:g} s.",
         "What stands in for the answers in the next prompts is made, not what this engine gave.",
     ]
@@ -109,7 +118,9 @@ def session_shape(random: Random, turns: int | None, think_limit_s: float) -> It
 
 
 def _fixed(name: str, shared: int, own: int, output: int) -> Callable[..., Workload]:
-    def build(*, number: int, divide: int, seed: int, maker: TokenMaker, texts: Texts) -> Workload:
+    def build(
+        *, number: int, divide: int, seed: int, maker: TokenMaker, texts: Texts, answers: bool = True
+    ) -> Workload:
         common = {
             domain: Writer(f"shared-{domain}", domain, texts, maker, seed).add(-(-shared // divide))
             for domain in texts.domains
@@ -121,7 +132,7 @@ def _fixed(name: str, shared: int, own: int, output: int) -> Callable[..., Workl
             pieces = common.get(domain, ()) + Writer(f"{name}-{at}", domain, texts, maker, seed).add(-(-own // divide))
             built.append(Session(f"{name}-{at}", domain, (Turn(pieces, -(-output // divide)),)))
         what = f"{shared:,} tokens in common and {own:,} of its own" if shared else f"{own:,} tokens"
-        rules = [f"Each request is a session: {what} in, {output} out, with seed {seed}."]
+        rules = [f"Each request is a session: {what} in{f', {output} out' if answers else ''}, with seed {seed}."]
         if divide > 1:
             rules.append(f"Every count of tokens, in and out, is divided by {divide}.")
         return Workload(name, with_reuse(built), tuple(rules))

@@ -83,7 +83,12 @@ def facts(result: Result) -> Sequence[str]:
         lines.append(f"PARTIAL: {result.why or 'it was broken off'}")
     elif result.problem:
         lines.append(f"FAILED: {result.problem}")
-    return list(dict.fromkeys(lines))
+    return list(dict.fromkeys(printable(line) for line in lines))
+
+
+def printable(text: str) -> str:
+    """``text`` of others as one line that moves no cursor."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 def groups_view(point: Point) -> Iterator[RenderableType]:
@@ -104,6 +109,25 @@ def groups_view(point: Point) -> Iterator[RenderableType]:
     yield table
 
 
+MS = {"ttft_s": "TTFT", "itl_s": "ITL", "latency_s": "latency"}
+"""Quantiles of times, in milliseconds."""
+WORDS = {
+    "user_tokens_s_p50": ("tokens/s/user", 1),
+    "total_tokens_min_gpu": ("tokens/min/GPU", 1),
+    "output_tokens_min_gpu": ("out/min/GPU", 1),
+    "hit_rate_usage": ("hits %", 100),
+    "hit_rate_engine": ("hits by counters %", 100),
+    "acceptance_length": ("accepted", 1),
+    "queue_s_mean": ("queue ms", 1000),
+}
+
+
+def _words(figure: str) -> tuple[str, float]:
+    """What ``figure`` is called as in a result's table, and what it is multiplied by."""
+    name, _, quantile = figure.rpartition("_")
+    return (f"{MS[name]} {quantile} ms", 1000) if name in MS else WORDS.get(figure, (figure, 1))
+
+
 def _count(value: int | None) -> str:
     return "unknown" if value is None else f"{value:,}"
 
@@ -118,12 +142,14 @@ def changes_view(changes: Sequence[Change]) -> Iterator[RenderableType]:
         table.add_column(name, justify="left" if name in ("target", "load", "figure", "verdict") else "right")
     styles = {"better": "green", "worse": "red"}
     for one in changes:
-        half = "" if one.half_width is None else f" ±{number(one.half_width)}"
-        moved = f"{one.after - one.before:+.3g}{half}"
+        name, scale = _words(one.figure)
+        half = "" if one.half_width is None else f" ±{number(one.half_width * scale)}"
+        moved = f"{(one.after - one.before) * scale:+.3g}{half}"
+        before, after = number(one.before * scale), number(one.after * scale)
         verdict = Text(one.verdict, style=styles.get(one.verdict, ""))
-        table.add_row(one.target, one.load, one.figure, number(one.before), number(one.after), moved, verdict)
+        table.add_row(Text(one.target), one.load, name, before, after, moved, verdict)
     yield table
-    beyond = [f"{one.figure} {one.verdict} ({one.load})" for one in changes if one.verdict in styles]
+    beyond = [f"{_words(one.figure)[0]} {one.verdict} ({one.load})" for one in changes if one.verdict in styles]
     if any(one.verdict == "unknown" for one in changes):
         yield Text("With one repeat on a side nothing can be told from noise: give --repeats 3 or more.")
     if any(one.verdict == "too few" for one in changes):

@@ -91,6 +91,17 @@ class Workload:
         return digest.hexdigest()[:16]
 
 
+def prefill_only(workload: Workload) -> Workload:
+    """``workload`` with one token to each answer."""
+
+    def cut(session: Session) -> Session:
+        turns = (replace(one, output_tokens=1, forks=tuple(map(cut, one.forks))) for one in session.turns)
+        return replace(session, turns=tuple(turns))
+
+    rules = ("Prefill only: every request asks for one token.", *workload.rules)
+    return replace(workload, sessions=tuple(map(cut, workload.sessions)), rules=rules)
+
+
 def with_reuse(sessions: Sequence[Session]) -> tuple[Session, ...]:
     """``sessions`` with each turn's ``reusable_tokens``, in the order in which they stand."""
     seen: dict[tuple[int, Piece], int] = {}

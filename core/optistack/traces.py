@@ -15,7 +15,8 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from optistack.errors import InputError
 
 BLOCK_TOKENS = 64
 MOONCAKE_BLOCK_TOKENS = 512
+MOST = 10**12
+"""Tokens, or seconds, of a request: what is above is no recording of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class TraceRequest:
 @dataclass(frozen=True, slots=True)
 class TraceSession:
     """``start_s`` is when it began in the recording, where that is known. ``local`` says that equal hash ids mean equal
-    blocks within this session only."""
+    blocks within this session only. No two of a trace have the same ``name``."""
 
     name: str
     block_tokens: int
@@ -65,17 +68,19 @@ def read_trace(path: Path) -> Trace:
     sessions: list[TraceSession] = []
     skipped: list[str] = []
     try:
-        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if not line.strip():
                     continue
                 try:
-                    sessions.append(_session(json.loads(line), number))
+                    sessions.append(_session(json.loads(line.decode()), number))
                 except json.JSONDecodeError as error:
                     skipped.append(f"line {number}: not JSON ({error.msg} at column {error.colno})")
-                except (_BadLineError, RecursionError) as error:
+                except UnicodeDecodeError as error:
+                    skipped.append(f"line {number}: not UTF-8 (byte {error.start + 1})")
+                except (_BadLineError, RecursionError, ValueError) as error:
                     skipped.append(f"line {number}: {error}")
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise InputError(f"Trace {path} cannot be read: {why}.", fix="Give a .jsonl or .jsonl.gz file.") from None
     if not sessions:
@@ -84,7 +89,19 @@ def read_trace(path: Path) -> Trace:
             f"Trace {path} holds no session{why}.",
             fix='Each line is an object with "block_size" and "requests": [{"in", "out", "hash_ids", "think_time"}].',
         )
-    return Trace(tuple(sessions), tuple(skipped))
+    return Trace(tuple(_apart(sessions)), tuple(skipped))
+
+
+def _apart(sessions: Iterable[TraceSession]) -> Iterator[TraceSession]:
+    """``sessions``, each with a name of its own: files that were put together may use one twice."""
+    seen: dict[str, int] = {}  # with how often it came
+    for session in sessions:
+        name = session.name
+        while name in seen:
+            seen[session.name] += 1
+            name = f"{session.name}, {seen[session.name]}"
+        seen[name] = 1
+        yield session if name == session.name else replace(session, name=name)
 
 
 class _BadLineError(Exception):
@@ -99,7 +116,8 @@ def _session(row: Any, number: int) -> TraceSession:
     block_tokens = row.get("block_size", BLOCK_TOKENS)
     if isinstance(block_tokens, bool) or not isinstance(block_tokens, int) or block_tokens < 1:
         raise _BadLineError(f'"block_size" is {block_tokens!r} and no number of tokens')
-    return TraceSession(str(row.get("id", f"line-{number}")), block_tokens, _requests(row["requests"]))
+    name = str(row.get("id", f"line-{number}")).encode(errors="replace").decode()  # JSON has halves of characters, too
+    return TraceSession(name, block_tokens, _requests(row["requests"]))
 
 
 def _mooncake(row: dict[str, Any], number: int) -> TraceSession:
@@ -147,6 +165,6 @@ def _list(request: dict[str, Any], key: str, number: int) -> list[Any]:
 
 def _number(request: dict[str, Any], key: str, number: int, default: float | None = None) -> float:
     value = request.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
-        raise _BadLineError(f'request {number} has no number "{key}" of at least 0')
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MOST:
+        raise _BadLineError(f'request {number} has no number "{key}" from 0 to {MOST:,}')
     return value

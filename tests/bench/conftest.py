@@ -36,9 +36,10 @@ class Script:
     """How the engine behaves. ``token_s`` is the time of a token, ``first_s`` that of a prompt, ``metrics_s`` that of
     the metrics once something was asked; ``fail`` the status of the requests with these numbers (from 0); ``dies_at``
     the request at which the server goes away for good; ``cut_at`` the one whose stream ends without a word; ``lie`` is
-    added to what usage says of the cache; ``usage`` stands in the place of it all, and False sends none; ``says`` are
+    added to what usage says of the cache; ``usage`` stands in the place of it all (a function of prompt's and answer's
+    tokens makes it), and False sends none; ``says`` are
     the deltas of a chat's answer, behind one with a role alone; ``tokenizes`` None answers without any token, and a
-    text with another kind of JSON; ``lists`` False lists no model."""
+    text with another kind of JSON; ``lists`` False lists no model; ``error_event`` is all that a stream has."""
 
     token_s: float = 0.0
     first_s: float = 0.0
@@ -52,6 +53,7 @@ class Script:
     metrics_s: float = 0.0
     lie: int = 0
     usage: object = None
+    error_event: bool = False
     says: list[dict[str, Any]] = field(default_factory=lambda: [{"content": "x"}] * 3)
 
 
@@ -63,6 +65,7 @@ class Engine:
         self.lock = threading.Lock()
         self.asked: list[dict[str, Any]] = []
         self.sessions: list[str | None] = []
+        self.logins: set[str | None] = set()
         self.pages: set[tuple[int, int]] = set()
         self.counts = {"running": 0, "queries": 0, "hits": 0, "drafts": 0, "accepted": 0}
         handler = type("Handler", (_Handler,), {"engine": self})
@@ -137,6 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
         with engine.lock:
             number = len(engine.asked)
             engine.asked.append(body)
+            engine.logins.add(self.headers.get("authorization"))
             engine.sessions.append(self.headers.get("x-session-id"))
             engine.counts["running"] += 1
         try:
@@ -145,6 +149,8 @@ class _Handler(BaseHTTPRequestHandler):
                 engine.server.socket.close()
                 self.close_connection = True
                 self.connection.close()
+            elif script.error_event:
+                self._send(200, b'data: {"error": {"message": "out of memory"}}\n\n', "text/event-stream")
             elif number in script.fail:
                 self._json(script.fail[number], {"error": {"message": "scripted"}})
             else:
@@ -181,7 +187,8 @@ class _Handler(BaseHTTPRequestHandler):
             details = {"cached_tokens": cached + script.lie}
             usage = {"prompt_tokens": len(prompt), "completion_tokens": tokens, "prompt_tokens_details": details}
             if script.usage is not False:
-                self._event({"choices": [], "usage": script.usage or usage})
+                said = script.usage(len(prompt), tokens) if callable(script.usage) else script.usage or usage
+                self._event({"choices": [], "usage": said})
             self._chunk(b"data: [DONE]\n\n")
             self.wfile.write(b"0\r\n\r\n")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -103,9 +104,25 @@ def test_an_open_connection_is_used_again_and_opening_one_is_told(
     assert "2 of 8 requests opened a connection" in capsys.readouterr().out
 
 
+def usage_of(prompt: int = 0, output: float = 1) -> Callable[[int, int], dict[str, int]]:
+    """Usage that counts ``prompt`` tokens of every prompt (0: as it is), and ``output`` times those of an answer."""
+    return lambda sent, out: {"prompt_tokens": prompt or sent, "completion_tokens": max(1, int(output * out))}
+
+
+def test_what_is_possible_is_of_what_was_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    with Engine(Script(usage=usage_of(prompt=10))) as engine:
+        assert bench(engine, "--repeats", "1", "--json") == 0
+    (repeat,) = json.loads(capsys.readouterr().out)["points"][0]["repeats"]
+    assert repeat["figures"]["hit_rate_possible"] < 1
+    assert all(one["reusable_tokens"] <= one["prompt_tokens"] for one in repeat["sessions"])
+
+
 def test_usage_that_is_missing_or_impossible_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     for script, figure, note in (
         (Script(usage=False), "without_usage", "of 8 answers 8 came without usage"),
+        (Script(usage=usage_of(prompt=10)), "other_prompt", "8 count another number of prompt tokens than were sent"),
+        (Script(usage=usage_of(output=0.5)), "other_length", "8 count another number of tokens than were asked for"),
+        (Script(usage=usage_of(output=3)), "other_length", "8 count another number of tokens than were asked for"),
         (Script(lie=5000), "cached_above_prompt", "of 8 answers 8 claim more cached tokens than their prompt has"),
     ):
         for words in (["--json"], []):
@@ -146,6 +163,16 @@ def test_a_session_cannot_add_headers(tmp_path: Path) -> None:
         assert engine.sessions == ["a%0D%0AX-Session-Id:%20%E2%98%83#0"]
 
 
+def test_a_session_cannot_write_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = ({"id": name, "requests": [{"in": 64, "out": 2, "hash_ids": [1]}]} for name in ("a\n\x1b[2Jb", "\ud800"))
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--workload", "trace", "--trace", str(tmp_path / "t.jsonl"), "--warmup", "0", "--repeats", "1"]
+    with Engine(Script()) as engine:
+        assert run(["bench", "--endpoint", engine.url, *words, "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "its worst session, a\ufffd\ufffd[2Jb#0" in said and "\x1b" not in said
+
+
 def test_a_server_that_dies_leaves_a_partial_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Engine(Script(dies_at=11)) as engine:
         assert bench(engine, "--repeats", "3", "--out", str(tmp_path / "out")) == 1
@@ -170,6 +197,45 @@ def test_a_server_that_answers_nothing_is_told_in_the_warm_up(capsys: pytest.Cap
     assert "answered no request of the warm-up: HTTP 400" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("script", "words", "fix"),
+    [
+        (Script(fail=dict.fromkeys(range(99), 401)), [], "Put the key into OPTISTACK_API_KEY."),
+        (Script(fail=dict.fromkeys(range(99), 429)), [], "give fewer users"),
+        (Script(fail=dict.fromkeys(range(99), 400)), [], "It has to take token ids"),
+        (Script(fail=dict.fromkeys(range(99), 500)), [], "Its log says why."),
+        (Script(error_event=True), [], "Its log says why."),
+        (Script(first_s=2), ["--timeout", "1", "--sessions", "1"], "--timeout"),
+    ],
+)
+def test_the_fix_is_for_what_went_wrong(
+    script: Script, words: list[str], fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Engine(script) as engine:
+        assert run(["bench", "--endpoint", engine.url, *FAST[:-1], "1", *words]) == 1
+    (said,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("Fix: "))
+    assert fix in said
+
+
+def test_a_password_is_used_and_never_shown(engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = engine.url.replace("//", "//u:sek%20rit@")
+    assert run(["bench", "--endpoint", url, *FAST, "--repeats", "1", "--out", str(tmp_path)]) == 0
+    assert engine.logins == {"Basic dTpzZWsgcml0"}
+    engine.stop()
+    assert run(["bench", "--endpoint", url, *FAST]) == 2
+    said = capsys.readouterr()
+    assert f"No engine answers at {engine.url}/" in said.err
+    kept = (tmp_path / "result.json").read_text() + (tmp_path / "requests.jsonl").read_text()
+    assert "sek" not in said.out + said.err + kept
+
+
+def test_an_engine_that_is_named_twice_is_refused(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    again = engine.url.replace("127.0.0.1", "localhost")
+    assert bench(engine, "--engine", engine.url, "--engine", again) == 2
+    assert f"--engine {engine.url} and {again} are one engine." in capsys.readouterr().err
+    assert engine.asked == []
+
+
 def test_a_server_that_dies_in_the_warm_up_is_not_taken_for_one_that_cannot(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -188,6 +254,9 @@ def test_a_server_that_dies_in_the_warm_up_is_not_taken_for_one_that_cannot(
         (["--domain", "poems"], "There is no domain 'poems'"),
         (["--rate", "fast"], "--rate fast is no number"),
         (["--rate", "recorded"], "sessions does not say when its sessions began"),
+        (["--rate", "2"], "How many sessions are to be started at --rate 2?"),
+        (["--users", "4", "--sessions", "3"], "4 users cannot be at work with --sessions 3"),
+        (["sweep", "--concurrency", "1,4", "--sessions", "3"], "4 users cannot be at work with --sessions 3"),
         (["--session-header", "X: Y"], "--session-header 'X: Y' is no header that can carry a session"),
         (["--session-header", "Content-Length"], "'Content-Length' is no header that can carry a session"),
         (["--divide", "x"], "--divide x is no power of two"),
@@ -204,7 +273,8 @@ def test_a_server_that_dies_in_the_warm_up_is_not_taken_for_one_that_cannot(
 )
 def test_wrong_input_is_2_and_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     with Engine(Script(context=2048)) as engine:
-        assert run(["bench", "--endpoint", engine.url, "--domain", "made", *words]) == 2
+        command = ["bench", *words, "--endpoint", engine.url, "--domain", "made"]
+        assert run(command) == 2
         assert engine.asked == []
     assert sentence in capsys.readouterr().err
 
@@ -218,6 +288,12 @@ def test_nobody_and_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert "--gpus goes with --endpoint, and --stack is given." in capsys.readouterr().err
     assert run(["bench", "compare", str(tmp_path), str(tmp_path)]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_link_to_nothing_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out").symlink_to(tmp_path / "gone")
+    assert run(["bench", "--endpoint", "http://127.0.0.1:1", "--out", str(tmp_path / "out")]) == 2
+    assert f"out is a link to {tmp_path / 'gone'}, which is not there." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["requests.jsonl", "result.json"])
@@ -263,9 +339,53 @@ def test_metrics_that_hang_hold_nobody(capsys: pytest.CaptureFixture[str], monke
     assert (point["repeats"][0]["figures"]["requests"], point["repeats"][0]["counters"]) == (8, {})
 
 
-def test_prefill_only_asks_for_one_token(engine: Engine) -> None:
-    assert bench(engine, "--prefill-only", "--repeats", "1") == 0
+def test_prefill_only_asks_for_one_token_and_is_no_normal_run(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(engine, "--prefill-only", "--repeats", "1", "--out", str(tmp_path / "prefill")) == 0
     assert {body["max_tokens"] for body in engine.asked} == {1}
+    said = capsys.readouterr().out
+    assert "Prefill only: every request asks for one token." in said and "500 out" not in said
+    assert bench(engine, "--repeats", "1", "--out", str(tmp_path / "normal")) == 0
+    assert "500 out" in capsys.readouterr().out
+    assert run(["bench", "compare", str(tmp_path / "prefill"), str(tmp_path / "normal")]) == 2
+    assert "They sent different things" in capsys.readouterr().err
+
+
+def test_a_speed_of_answers_is_no_floor_for_prefill(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sweep", "--prefill-only", "--concurrency", "1,2", "--repeats", "1"]
+    assert bench(engine, *words, "--min-tps-user", "5") == 2
+    assert "--min-tps-user is a speed of answers" in capsys.readouterr().err
+    assert engine.asked == []
+    assert bench(engine, *words, "--out", str(tmp_path)) == 0
+    capsys.readouterr()
+    assert run(["bench", "show", str(tmp_path), "--min-tps-user", "5"]) == 0
+    said = capsys.readouterr().out
+    assert "no answer has two tokens, so nothing can be held against 5 tokens/s/user" in said
+    assert "are best" not in said
+
+
+def mooncake(folder: Path, requests: int, apart_s: float = 0.001) -> Path:
+    path = folder / "mooncake.jsonl"
+    rows = ({"timestamp": 1000 * apart_s * at, "input_length": 8, "output_length": 1, "hash_ids": [at]}
+            for at in range(requests))  # fmt: skip
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("rate", ["recorded", "1000"])
+def test_an_open_loop_plays_the_whole_trace(
+    rate: str, engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--workload", "trace", "--trace", str(mooncake(tmp_path, 9)), "--repeats", "1", "--warmup", "0"]
+    assert run(["bench", "--endpoint", engine.url, *words, "--rate", rate]) == 0
+    assert len(engine.asked) == 9
+    assert "All 9 sessions." in capsys.readouterr().out
+    assert run(["bench", "--endpoint", engine.url, *words, "--rate", rate, "--sessions", "3"]) == 0
+    assert len(engine.asked) == 9 + 3
+    assert "3 of 9 sessions, drawn with seed 0." in capsys.readouterr().out
 
 
 def test_a_sweep_of_prefill_alone_has_a_picture(engine: Engine, tmp_path: Path) -> None:
@@ -283,6 +403,16 @@ def test_a_wall_clock_that_runs_backwards_changes_nothing(
     (point,) = json.loads(capsys.readouterr().out)["points"]
     figures = point["repeats"][0]["figures"]
     assert 0 < figures["ttft_s_p50"] <= figures["latency_s_p99"] <= figures["wall_s"] < 60
+
+
+def test_an_open_loop_that_takes_long_says_so_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("optistack_bench.measure.LONG_S", 0.05)
+    words = ["--workload", "trace", "--trace", str(mooncake(tmp_path, 3, apart_s=0.05)), "--rate", "recorded"]
+    with Engine(Script()) as engine:
+        assert run(["bench", "--endpoint", engine.url, *words, "--repeats", "2"]) == 0
+    assert "3 sessions at recorded times take about 0 min to begin, each of 2 repeats" in capsys.readouterr().err
 
 
 def test_an_open_loop_does_not_wait_for_answers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,6 +450,21 @@ def test_a_sweep_draws_its_points_and_names_the_best(
     assert all(address.startswith("#") for address in re.findall(r"url\(([^)]*)\)", source))
     assert [point["users"] for point in result_of(out)["points"]] == [1, 2, 4]
     assert all(repeat["figures"]["foreign_hits"] == 0 for p in result_of(out)["points"] for repeat in p["repeats"])
+
+
+def test_a_sweep_that_the_server_does_not_survive_recommends_what_is_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--concurrency", "1,2,4", "--min-tps-user", "0", "--repeats", "1", "--out", str(tmp_path)]
+    with Engine(Script(dies_at=13, token_s=0.002)) as engine:
+        assert bench(engine, "sweep", *words) == 1
+    said = capsys.readouterr().out
+    assert "at 0 tokens/s/user or more, 1 user is best" in said
+    sentence = "endpoint: left out: 2 users (partial); 4 users (not measured)."
+    assert sentence in said and sentence in (tmp_path / "report.html").read_text()
+    assert "endpoint, left out" in (tmp_path / "report.html").read_text()
+    assert run(["bench", "show", str(tmp_path), "--min-tps-user", "0"]) == 0
+    assert sentence in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["1,,2", "0", "a"])

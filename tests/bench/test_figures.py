@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,13 +24,20 @@ from optistack_bench.summary import bucket, summarize
 
 SERVER = Server(url="http://x", model="m")
 WORK = WorkloadFacts(
-    name="w", digest="d", rules=(), sessions=1, requests=1, longest_tokens=1, divide=1, reusable_share=0.0
+    name="w", digest="d", rules=(), sessions=64, requests=1, longest_tokens=1, divide=1, reusable_share=0.0
 )
 
 
 def point(users: int, speed: float, throughput: float, target: str = "t") -> Point:
     figures = {"user_tokens_s_p50": speed, "total_tokens_min_gpu": throughput}
     return Point(target=target, users=users, server=SERVER, workload=WORK, repeats=(Repeat(figures=figures),))
+
+
+def whole(*points: Point, **more: Any) -> Result:
+    return Result(
+        optistack_version="", made_at="", machine="", settings={"max_errors": 0.01}, state="complete", points=points,
+        **more,
+    )  # fmt: skip
 
 
 def record(
@@ -81,8 +89,38 @@ def test_the_knee_is_where_more_users_begin_to_cost_more_than_they_bring() -> No
     best = best_at(spots(points), 90)
     assert best is not None and best.point.users == 2
     assert best_at(spots(points), 200) is None
-    said = conclusions(points, 200)
+    said = conclusions(whole(*points), 200)
     assert "knee is at 4 users" in said[0] and "nothing was measured" in said[1]
+
+
+def flawed(one: Point, **update: Any) -> Point:
+    return one.model_copy(update={"repeats": (one.repeats[0].model_copy(update=update),)})
+
+
+def test_what_is_partial_or_failed_is_neither_recommended_nor_the_knee() -> None:
+    failed = {**point(8, 90, 9000).repeats[0].figures, "requests": 100.0, "errors": 2.0}
+    points = [
+        point(1, 100, 1000),
+        point(2, 95, 1900),
+        flawed(point(8, 90, 9000), figures=failed, errors={"HTTP 500": 2}),
+        flawed(point(4, 85, 8000), ended="The server is gone."),
+    ]
+    said = conclusions(whole(*points, loads={"t": ("1 user", "16 users"), "u": ("1 user",)}), 50)
+    assert said == [
+        "t: no knee in these loads.",
+        "t: at 50 tokens/s/user or more, 2 users are best, 95.0 tokens/s/user and 1,900 tokens/min/GPU.",
+        "t: left out: 8 users (2.0% of a repeat's requests failed); 4 users (partial); 16 users (not measured).",
+        "u: left out: 1 user (not measured).",
+    ]
+    assert conclusions(whole(point(100, 85, 8000)), 50)[1:] == [
+        "t: left out: 100 users (never reached with 64 sessions)."
+    ]
+    figures = {**failed, "errors": 1.0}
+    allowed = flawed(point(8, 90, 9000), figures=figures, errors={"HTTP 500": 1})
+    assert conclusions(whole(allowed), 50) == [
+        "t: at 50 tokens/s/user or more, 8 users are best, 90.0 tokens/s/user and 9,000 tokens/min/GPU "
+        "(1 of its requests failed)."
+    ]
 
 
 def test_a_line_and_two_points_have_no_knee() -> None:
@@ -176,6 +214,11 @@ def test_counters_of_both_engines() -> None:
     )
     assert between({}, read_totals([sglang])).hit_tokens == 70
     assert read_gauges([sglang])["accept_length"] == 2.5
+
+
+def test_what_an_engine_counts_as_no_number_is_left_out() -> None:
+    page = parse_metrics("vllm:num_requests_waiting NaN\nvllm:num_preemptions_total +Inf\n")
+    assert (read_totals([page]), read_gauges([page])) == ({}, {})
 
 
 def test_a_counter_that_fell_is_left_out() -> None:

@@ -21,7 +21,24 @@ def test_compare_tells_what_changed_beyond_the_noise(tmp_path: Path, capsys: pyt
     assert (changes["ttft_s_p50"], changes["hit_rate_usage"], changes["errors"]) == ("better", "same", "same")
     assert (changes["ttft_s_p95"], changes["ttft_s_p99"], changes["itl_s_p99"]) == ("too few", "too few", "too few")
     assert run(["bench", "compare", str(tmp_path / "fast"), str(tmp_path / "slow")]) == 0
-    assert "ttft_s_p50 worse (1 user)" in capsys.readouterr().out
+    assert "TTFT p50 ms worse (1 user)" in capsys.readouterr().out
+
+
+def test_what_else_differs_is_named(engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert bench(engine, "--repeats", "1", "--gpus", "8", "--out", str(one)) == 0
+    assert bench(engine, "--repeats", "2", "--out", str(other)) == 0
+    capsys.readouterr()
+    wanted = [f"--repeats: 1 in {one}, 2 in {other}.", f"GPUs counted: 8 in {one}, 1 in {other}."]
+    assert run(["bench", "compare", str(one), str(other)]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == wanted
+    assert run(["bench", "compare", str(one), str(other), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["differences"] == wanted
+    assert run(["bench", "show", str(one), str(other), "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "--repeats: 1 in one, 2 in other.",
+        "GPUs counted: 8 in one, 1 in other.",
+    ]
 
 
 def test_compare_says_which_server_had_seen_the_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,6 +84,19 @@ def test_a_result_with_more_errors_than_allowed_is_told_when_it_is_shown(
     sentence = "12.5% of a repeat's requests failed, and --max-errors allows 0.0%."
     assert f"FAILED: endpoint, 1 user: {sentence}" in " ".join(capsys.readouterr().out.split())
     assert "12.5% of a repeat" in (tmp_path / "it" / "report.html").read_text()
+
+
+def test_a_figure_that_is_no_number_is_one_sentence(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(engine, "--repeats", "2", "--out", str(tmp_path)) == 0
+    kept = result_of(tmp_path)
+    kept["points"][0]["repeats"][1]["figures"]["ttft_s_p50"] = float("nan")
+    (tmp_path / "result.json").write_text(json.dumps(kept))
+    for command in (["show", str(tmp_path)], ["compare", str(tmp_path), str(tmp_path)]):
+        capsys.readouterr()
+        assert run(["bench", *command]) == 2
+        assert "is no result of `optistack bench` (points.0.repeats.1.figures.ttft_s_p50: " in capsys.readouterr().err
 
 
 def test_other_workloads_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

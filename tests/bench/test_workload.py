@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from optistack.errors import InputError
 from optistack.traces import Trace, TraceRequest, TraceSession, read_trace
+from optistack_bench.load import Loop
 from optistack_bench.replay import replay
 from optistack_bench.settings import Settings, WorkloadMaker
 from optistack_bench.synthetic import SHAPES, Texts, sessions
@@ -125,9 +126,46 @@ def test_broken_lines_are_named_skipped_and_counted(tmp_path: Path) -> None:
     assert len(trace.sessions) == 2
     assert [line.partition(":")[0] for line in trace.skipped] == ["line 2", "line 3", "line 4"]
     maker = WorkloadMaker(
-        Settings(workload="trace", trace=path), users=1, texts=Texts({}), context_tokens=None, model="m"
+        Settings(workload="trace", trace=path), loop=Loop(1), texts=Texts({}), context_tokens=None, model="m"
     )
-    assert any("3 lines of the trace were skipped" in rule for rule in maker.make(0).rules)
+    assert any("3 lines were skipped in the trace" in rule for rule in maker.make(0).rules)
+
+
+def test_a_byte_that_is_no_text_costs_its_line_only(tmp_path: Path) -> None:
+    good = json.dumps({"requests": [REQUEST]}).encode()
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(b"\n".join((good, b'{"id": "\xff"}', good)))
+    trace = read_trace(path)
+    assert (len(trace.sessions), trace.skipped) == (2, ("line 2: not UTF-8 (byte 9)",))
+
+
+def test_a_number_that_is_too_large_is_told_so(tmp_path: Path) -> None:
+    row = {"requests": [REQUEST]}
+    path = trace_file(tmp_path, row, {"requests": [{**REQUEST, "in": 1e18}]})
+    assert read_trace(path).skipped == ('line 2: request 1 has no number "in" from 0 to 1,000,000,000,000',)
+
+
+def test_sessions_of_one_id_share_nothing(tmp_path: Path) -> None:
+    row = {"id": "same", "requests": [{"in": 128, "out": 1, "hash_ids": [1, 2]}]}
+    trace = read_trace(trace_file(tmp_path, row, row, row, {**row, "id": "same, 2"}))
+    assert len({one.name for one in trace.sessions}) == 4
+    made = replay(trace, name="m", sessions=4, turns=None, divide=1, think_limit_s=1, seed=0, maker=TokenMaker())
+    assert [turn.reusable_tokens for turn in made.turns()] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("number", "turns", "rule"),
+    [
+        (2, None, "All 2 sessions."),
+        (1, 3, "1 of 2 sessions, drawn with seed 0, the first 3 turns of each."),
+        (3, None, "3 sessions, drawn with seed 0 from 2, those that come again with blocks of their own."),
+    ],
+)
+def test_what_was_drawn_is_a_sentence(number: int, turns: int | None, rule: str) -> None:
+    one = TraceSession("s", 64, (TraceRequest(140, 9, (1, 2)),))
+    trace = Trace((one, one), ())
+    made = replay(trace, name="t", sessions=number, turns=turns, divide=1, think_limit_s=5, seed=0, maker=TokenMaker())
+    assert made.rules[0] == rule
 
 
 def test_a_trace_without_a_session_is_refused(tmp_path: Path) -> None:
@@ -160,7 +198,7 @@ def test_sub_agents_are_sessions_of_their_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("context", "divide"), [(8192, 16), (2048, 64), (200_000, 1)])
 def test_sessions_are_divided_by_the_smallest_power_of_two_that_fits(context: int, divide: int) -> None:
-    maker = WorkloadMaker(Settings(), users=2, texts=Texts({}), context_tokens=context, model="m")
+    maker = WorkloadMaker(Settings(), loop=Loop(2), texts=Texts({}), context_tokens=context, model="m")
     made = maker.make(0)
     assert maker.divide == divide
     assert made.longest_tokens <= context
@@ -171,7 +209,8 @@ def test_sessions_are_divided_by_the_smallest_power_of_two_that_fits(context: in
 def test_real_text_is_as_long_as_what_was_settled(workload: str) -> None:
     settings, text = Settings(workload=workload, divide=0), Texts({"code": range(40_000, 47_000)})
     made = [
-        WorkloadMaker(settings, users=2, texts=texts, context_tokens=4096, model="m") for texts in (text, Texts({}))
+        WorkloadMaker(settings, loop=Loop(2), texts=texts, context_tokens=4096, model="m")
+        for texts in (text, Texts({}))
     ]
     sizes = [[turn.prompt_tokens for turn in one.make(0).turns()] for one in made]
     assert (made[0].divide, sizes[0][:1]) == (made[1].divide, sizes[1][:1])
@@ -180,13 +219,13 @@ def test_real_text_is_as_long_as_what_was_settled(workload: str) -> None:
 
 def test_a_workload_longer_than_the_context_is_refused_with_what_would_fit() -> None:
     with pytest.raises(InputError, match=r"takes 3,100 tokens, and m has a context of 2,048") as refused:
-        WorkloadMaker(Settings(workload="3k-100"), users=1, texts=Texts({}), context_tokens=2048, model="m")
+        WorkloadMaker(Settings(workload="3k-100"), loop=Loop(1), texts=Texts({}), context_tokens=2048, model="m")
     assert refused.value.fix.startswith("--divide 2 ")
     with pytest.raises(InputError, match="has a context of 1") as refused:
-        WorkloadMaker(Settings(workload="3k-100", divide=0), users=1, texts=Texts({}), context_tokens=1, model="m")
+        WorkloadMaker(Settings(workload="3k-100", divide=0), loop=Loop(1), texts=Texts({}), context_tokens=1, model="m")
     assert refused.value.fix.startswith("No --divide up to 4,096")
     fits = Settings(workload="3k-100", divide=2)
-    assert WorkloadMaker(fits, users=1, texts=Texts({}), context_tokens=2048, model="m").divide == 2
+    assert WorkloadMaker(fits, loop=Loop(1), texts=Texts({}), context_tokens=2048, model="m").divide == 2
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -62,15 +63,19 @@ def sweep(
     With --out, pareto.png and report.html are written beside the figures. Names the knee of each curve, and the best
     throughput at --min-tps-user.
     """
+    from optistack.errors import InputError
     from optistack_bench.installed import check_installed
 
+    if min_tps_user is not None and given.prefill_only:
+        raise InputError(
+            "--min-tps-user is a speed of answers, and --prefill-only asks for one token each.",
+            fix="Leave one of them out.",
+        )
     users = _numbers(concurrency)
     if given.out is not None:
         check_installed("matplotlib")
     result = bench_run.measure(given, users)
-    if given.out is not None and result.points:
-        bench_results.write_pictures(result, given.out, min_tps_user)
-    _finish(result, json, min_tps_user, sweeps=True)
+    _finish(result, json, min_tps_user, sweeps=True, pictures=given.out if result.points else None)
 
 
 def _numbers(text: str) -> list[int]:
@@ -85,11 +90,22 @@ def _numbers(text: str) -> list[int]:
     return list(dict.fromkeys(map(int, words)))
 
 
-def _finish(result: Result, as_json: bool, floor: float | None = None, *, sweeps: bool = False) -> None:
+def _finish(
+    result: Result, as_json: bool, floor: float | None = None, *, sweeps: bool = False, pictures: Path | None = None
+) -> None:
+    """The figures first: that the pictures cannot be written takes nothing of them."""
     from optistack.cli import screen
+    from optistack.errors import InputError
 
     bench_results.print_result(result, as_json, floor, sweeps=sweeps)
+    code = result.exit_code
+    if pictures is not None:
+        try:
+            bench_results.write_pictures(result, pictures, floor)
+        except InputError as error:
+            screen.print_error(error.message, error.fix)
+            code = 1
     if result.problem:
         kept = "What was measured is marked so." if result.state != "complete" else ""
         screen.print_error(result.problem, kept)
-    raise typer.Exit(result.exit_code)
+    raise typer.Exit(code)

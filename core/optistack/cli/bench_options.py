@@ -44,7 +44,13 @@ Trace = Annotated[
     Path | None, typer.Option("--trace", metavar="FILE", help="Recorded sessions or Mooncake's (.jsonl, .jsonl.gz).")
 ]
 Sessions = Annotated[
-    int | None, typer.Option("--sessions", min=1, max=1_000_000, help="Sessions to play; two a user unless given.")
+    int | None,
+    typer.Option(
+        "--sessions",
+        min=1,
+        max=1_000_000,
+        help="Sessions to play. Unless given: two a user; with --rate, the whole trace.",
+    ),
 ]
 Turns = Annotated[int | None, typer.Option("--turns", min=1, max=1000, help="The first turns of each session only.")]
 Domain = Annotated[list[str] | None, typer.Option("--domain", metavar="NAME", help="code, prose or made. Repeatable.")]

@@ -20,8 +20,11 @@ def compare(
     json: options.Json = False,
 ) -> None:
     """Say what changed from A to B beyond the noise of their repeats."""
+    from rich.text import Text
+
     from optistack.cli import screen
     from optistack_bench.compare import compare as held_against
+    from optistack_bench.differences import differences
     from optistack_bench.notes import seen_before
     from optistack_bench.result import load_result
     from optistack_bench.terminal import changes_view
@@ -37,11 +40,12 @@ def compare(
         for point in result.points
         for sentence in seen_before(f"{name}, {point.load}", point)
     ]
+    other = differences({str(before): old, str(after): new}) if before != after else []
     if json:
         told = [change.as_json() for change in changes]
-        screen.print_json({"changes": told, "problems": problems, "seen_before": warm})
+        screen.print_json({"changes": told, "problems": problems, "seen_before": warm, "differences": other})
     else:
-        screen.show(*changes_view(changes), *warm)
+        screen.show(*changes_view(changes), *map(Text, (*warm, *other)))
 
 
 def show(
@@ -67,13 +71,19 @@ def show(
 
 
 def _joined(places: list[Path]) -> Result:
+    from optistack.cli import screen
+    from optistack_bench.differences import differences
     from optistack_bench.join import join
     from optistack_bench.result import load_result
 
     names = [(place if place.is_dir() else place.parent).resolve().name for place in places]
     if len(set(names)) < len(names):
         raise InputError("Two results have the same folder name, which is what they are called by.", fix="Rename one.")
-    return join({name: load_result(place) for name, place in zip(names, places, strict=True)})
+    results = {name: load_result(place) for name, place in zip(names, places, strict=True)}
+    joined = join(results)
+    for sentence in differences(results):
+        screen.note(sentence)
+    return joined
 
 
 def _folder_of(results: list[Path]) -> Path:
@@ -83,13 +93,13 @@ def _folder_of(results: list[Path]) -> Path:
 
 
 def write_pictures(result: Result, folder: Path, floor: float | None) -> None:
-    from optistack.files import write_whole
+    from optistack.files import write_file
     from optistack_bench.html import html_page
     from optistack_bench.picture import draw_png
 
     folder.mkdir(parents=True, exist_ok=True)
-    draw_png(result.points, folder / "pareto.png")
-    write_whole(folder / "report.html", html_page(result, floor), mode=0o644)
+    draw_png(result, folder / "pareto.png")
+    write_file(folder / "report.html", html_page(result, floor))
 
 
 def print_result(result: Result, as_json: bool, floor: float | None, *, sweeps: bool) -> None:
@@ -105,4 +115,4 @@ def print_result(result: Result, as_json: bool, floor: float | None, *, sweeps: 
     if len(result.points) == 1:
         screen.show(*groups_view(result.points[0]))
     if sweeps:
-        screen.show(*conclusions(result.points, floor))
+        screen.show(*conclusions(result, floor))

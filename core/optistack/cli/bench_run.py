@@ -30,8 +30,9 @@ def measure(given: Given, users: Sequence[int], rate: str | None = None) -> Resu
     from optistack.cli import screen
     from optistack_bench.load import Loop
 
-    loops = [Loop(users=number, rate=_rate(rate), prefill_only=given.prefill_only) for number in users]
-    with _folder(given.out) as out, screen.ScreenProgress() as progress:
+    loops = [Loop(users=number, rate=_rate(rate)) for number in users]
+    settings.check_loads(loops)
+    with _folder(given.out) as out, _told_what_is_kept(out), screen.ScreenProgress() as progress:
         if given.endpoint is not None:
             from optistack_bench.run import run_endpoint
 
@@ -145,6 +146,24 @@ def _target(endpoint: str, engines: list[str] | None, gpus: int | None) -> Targe
 
 
 @contextmanager
+def _told_what_is_kept(out: Path | None) -> Iterator[None]:
+    """Within the block, an interruption says what was written so far."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        from optistack.cli import screen
+        from optistack_bench.result import JOURNAL_FILE
+
+        journal = out and out / JOURNAL_FILE
+        if journal and journal.exists():
+            requests = journal.read_bytes().count(b"\n")
+            screen.note(
+                f"Kept in {out}: result.json, marked as partial, and {JOURNAL_FILE} with {requests:,} requests."
+            )
+        raise
+
+
+@contextmanager
 def _folder(out: Path | None) -> Iterator[Path | None]:
     """``out``, made if it is not there, and taken away again when nothing was put in it.
 
@@ -154,6 +173,10 @@ def _folder(out: Path | None) -> Iterator[Path | None]:
     if out is None:
         yield None
         return
+    if out.is_symlink() and not out.exists():
+        raise InputError(
+            f"--out {out} is a link to {out.readlink()}, which is not there.", fix="Make that folder, or name another."
+        )
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is no folder.", fix="Name a folder; it is made.")
     from optistack_bench.result import JOURNAL_FILE, RESULT_FILE

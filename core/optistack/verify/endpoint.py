@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,9 @@ class Completion:
 
 
 class Endpoint:
-    """One engine at ``url`` (scheme, host, port). Use as a context manager, or call :meth:`close`.
+    """One engine at ``url`` (scheme, host, port, perhaps a login, which is used and not in ``self.url``).
+
+    Use as a context manager, or call :meth:`close`.
 
     ``transport`` is for tests: ``httpx.MockTransport``.
     """
@@ -52,7 +55,7 @@ class Endpoint:
     ) -> None:
         import httpx
 
-        self.url = url.rstrip("/")
+        self.url = without_login(url).rstrip("/")
         if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
             raise InputError(
                 "The API key has characters that no header of HTTP may have.",
@@ -61,7 +64,7 @@ class Endpoint:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         try:
             self._client = httpx.Client(
-                base_url=self.url,
+                base_url=url.rstrip("/"),
                 headers=headers,
                 timeout=timeout_s,
                 transport=transport,
@@ -69,11 +72,13 @@ class Endpoint:
                 trust_env=not on_loopback(self.url),
             )
         except (httpx.InvalidURL, TypeError) as error:
-            raise InputError(f"{url!r} is not a URL: {error}.", fix="Give it like http://127.0.0.1:8000.") from error
+            raise InputError(
+                f"{self.url!r} is not a URL: {error}.", fix="Give it like http://127.0.0.1:8000."
+            ) from error
         except (ImportError, ValueError) as error:
             reason = str(error).splitlines()[0].rstrip(".")
             raise InputError(
-                f"The proxy that the environment names for {url} cannot be used: {reason}.",
+                f"The proxy that the environment names for {self.url} cannot be used: {reason}.",
                 fix="Mend HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, or name the host in NO_PROXY.",
             ) from error
 
@@ -202,12 +207,19 @@ def _completion(response: httpx.Response, url: str) -> Completion:
         ) from error
 
 
+def without_login(url: str) -> str:
+    """``url`` as it may be shown: without the ``user:password@`` that it may have."""
+    return re.sub(r"//[^/?#]*@", "//", url)
+
+
 def on_loopback(url: str) -> bool:
     """Whether ``url`` names this machine by a loopback address. Raises InputError when it is no URL."""
     try:
         host = urlsplit(url).hostname or ""
     except ValueError as error:
-        raise InputError(f"{url!r} is not a URL: {error}.", fix="Give it like http://127.0.0.1:8000.") from error
+        raise InputError(
+            f"{without_login(url)!r} is not a URL: {error}.", fix="Give it like http://127.0.0.1:8000."
+        ) from error
     if host == "localhost":
         return True
     try:

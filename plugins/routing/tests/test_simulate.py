@@ -203,6 +203,14 @@ class TestRun:
             result_of("random", replace(SMALL, replicas=0))
 
 
+def test_it_says_how_far_it_is() -> None:
+    said: list[str] = []
+    pool = SMALL.engine.kv_tokens
+    run(make_policy("random", Parameters(kv_tokens=pool), 0), WORK, SMALL, on_progress=said.append)
+    assert said[0] == "1 s simulated, 0 of 1,500 turns"
+    assert len(said) > 200
+
+
 class TestCommand:
     def invoke(self, *arguments: str) -> Any:
         app = typer.Typer()
@@ -227,6 +235,21 @@ class TestCommand:
         assert said["skipped"] == ["line 2: not JSON (Expecting value at column 1)"]
         assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
         assert picture.is_symlink()
+
+    def test_a_trace_of_single_requests_says_that_it_tells_nothing(self, tmp_path: Path) -> None:
+        trace = tmp_path / "t.jsonl"
+        row = {"timestamp": 0, "input_length": 4000, "output_length": 100, "hash_ids": [1]}
+        trace.write_text(json.dumps(row) + "\n")
+        done = self.invoke("--trace", str(trace), "--turns", "1")
+        _, figures, _, sentence = done.stdout.splitlines()
+        assert figures.split()[3:] == ["-"] * 6
+        assert sentence.startswith("kv-aware: no turn follows another of its session")
+        said = json.loads(self.invoke("--trace", str(trace), "--turns", "1", "--json").stdout)
+        assert said["results"][0]["ttft_p50_s"] is None
+
+    def test_sizes_of_no_fleet_are_refused(self) -> None:
+        done = self.invoke("--replicas", "100000")
+        assert (done.exit_code, "10000" in done.output) == (2, True)
 
     def test_a_wrong_policy_is_an_error_with_the_nearest(self) -> None:
         done = self.invoke("--policy", "kv-awar")

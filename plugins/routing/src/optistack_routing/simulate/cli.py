@@ -13,15 +13,23 @@ if TYPE_CHECKING:
     from optistack_routing.simulate.workload import Workload
 
 
+MOST_REPLICAS = 10_000
+MOST_SESSIONS = 1_000_000
+"""More than anybody runs: the simulation would take hours."""
+
+
 def simulate(
     policy: Annotated[
         list[str] | None,
         typer.Option("--policy", metavar="NAME", help="kv-aware unless given; again for more; all of them with `all`."),
     ] = None,
-    replicas: Annotated[int, typer.Option("--replicas", min=1, help="Engine replicas.")] = 50,
+    replicas: Annotated[int, typer.Option("--replicas", min=1, max=MOST_REPLICAS, help="Engine replicas.")] = 50,
     target: Annotated[float, typer.Option("--target", min=0.1, help="Requests meant to run on a replica.")] = 5.0,
     sessions: Annotated[
-        int | None, typer.Option("--sessions", min=1, help="Sessions kept running; enough for the target unless given.")
+        int | None,
+        typer.Option(
+            "--sessions", min=1, max=MOST_SESSIONS, help="Sessions kept running; enough for the target unless given."
+        ),
     ] = None,
     turns: Annotated[int, typer.Option("--turns", min=1, help="Turns to measure, after the warm-up.")] = 20_000,
     seed: Annotated[int, typer.Option("--seed", help="Of everything that is drawn at random.")] = 0,
@@ -38,7 +46,9 @@ def simulate(
     prefill_rate: Annotated[
         float, typer.Option("--prefill-rate", min=1, help="Prompt tokens that a replica computes in a second.")
     ] = 20_000.0,
-    join: Annotated[int, typer.Option("--join", min=0, help="Replicas that join a minute after the warm-up.")] = 0,
+    join: Annotated[
+        int, typer.Option("--join", min=0, max=MOST_REPLICAS, help="Replicas that join a minute after the warm-up.")
+    ] = 0,
     drain: Annotated[int, typer.Option("--drain", min=0, help="Replicas that are drained at that time.")] = 0,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="PNG", help="Draw the distribution of load against Poisson's.")
@@ -54,7 +64,12 @@ def simulate(
     workload, skipped = _workload(trace, think_limit, wide, seed)
     engine = EngineModel(prefill_tokens_per_s=prefill_rate, kv_tokens=kv_tokens)
     scenario = Scenario(replicas, target, sessions, turns, joins=join, drains=drain, engine=engine)
-    results = [run(_policy(name, kv_tokens, seed), workload, scenario, name=name, seed=seed) for name in names]
+    results = []
+    with screen.ScreenProgress() as progress:
+        for name in names:
+            progress.step(f"Simulating {name} over {replicas:,} replicas")
+            policy_now = _policy(name, kv_tokens, seed)
+            results.append(run(policy_now, workload, scenario, name=name, seed=seed, on_progress=progress.detail))
     if plot is not None:
         from optistack_routing.simulate.plot import plot_loads
 
@@ -77,8 +92,13 @@ def table(results: list[Result]) -> str:
     lines = [head + f"{'again/turn':>12}{'moved':>8}"]
     for r in results:
         lines.append(
-            f"{r.policy:<22}{r.mean_in_flight:>10.2f}{r.variance_over_mean:>10.3f}{r.ttft_p50_s:>9.2f}s{r.ttft_p95_s:>7.1f}s"
-            f"{r.ttft_p99_s:>7.1f}s{r.hit_rate:>10.1%}{r.recomputed_per_turn:>12,.0f}{r.migrations / r.turns:>8.1%}"
+            f"{r.policy:<22}{r.mean_in_flight:>10.2f}{r.variance_over_mean:>10.3f}"
+            f"{_cell(r.ttft_p50_s, '.2f'):>10}{_cell(r.ttft_p95_s, '.1f'):>8}{_cell(r.ttft_p99_s, '.1f'):>8}"
+            + (
+                f"{r.hit_rate:>10.1%}{r.recomputed_per_turn:>12,.0f}{r.migrations / r.turns:>8.1%}"
+                if r.returns
+                else f"{'-':>10}{'-':>12}{'-':>8}"
+            )
         )
     for r in results:
         causes = ", ".join(
@@ -87,7 +107,16 @@ def table(results: list[Result]) -> str:
         lines.append(
             f"{r.policy}: of {r.turns:,} turns {r.first_turns:,} were first ones. Cold prefills: {causes or 'none'}."
         )
+        if not r.returns:
+            lines.append(
+                f"{r.policy}: no turn follows another of its session, and sessions share nothing here, so nothing is "
+                "cached or moved: a trace of single requests tells nothing of a policy."
+            )
     return "\n".join(lines)
+
+
+def _cell(seconds: float | None, form: str) -> str:
+    return "-" if seconds is None else f"{seconds:{form}}s"
 
 
 def _names(asked: list[str]) -> list[str]:

@@ -45,6 +45,7 @@ class Result:
     ``recomputed_tokens``     computed though the fleet had computed them before; ``recomputed_per_turn`` is their mean
     ``cold_prefills``         turns with at least 1,024 tokens computed again, by cause; ``cold_tokens`` all such tokens
     ``first_turns``           turns without a predecessor, which nothing could have served from a cache
+    ``ttft_p50_s``            and the others: None where no measured turn came to its first token
     ``migrations``            turns sent to another replica than the one of the turn before
     ``in_flight_share``       share of time that a replica carried that many requests
     ``homes``                 sessions by number of homes, at the end
@@ -58,9 +59,9 @@ class Result:
     turns: int
     mean_in_flight: float
     variance_over_mean: float
-    ttft_p50_s: float
-    ttft_p95_s: float
-    ttft_p99_s: float
+    ttft_p50_s: float | None
+    ttft_p95_s: float | None
+    ttft_p99_s: float | None
     hit_rate: float
     recomputed_tokens: int
     recomputed_per_turn: float
@@ -74,15 +75,20 @@ class Result:
     homes: dict[int, int]
     decision_us: float
 
+    @property
+    def returns(self) -> bool:
+        """Whether a turn had one before it, of which something could be cached or moved."""
+        return self.first_turns < self.turns
+
     def as_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
         return asdict(self)
 
 
-def quantile(ordered: list[float], q: float) -> float:
-    """The nearest-rank quantile of an ordered list; 0 when it is empty."""
+def quantile(ordered: list[float], q: float) -> float | None:
+    """The nearest-rank quantile of an ordered list; None when it is empty."""
     if not ordered:
-        return 0.0
+        return None
     return ordered[min(len(ordered) - 1, max(0, math.ceil(q * len(ordered)) - 1))]
 
 

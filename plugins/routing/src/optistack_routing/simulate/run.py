@@ -46,13 +46,23 @@ class Scenario:
     engine: EngineModel = field(default_factory=EngineModel)
 
 
-def run(policy: Policy, workload: Workload, scenario: Scenario, *, name: str = "", seed: int = 0) -> Result:
-    """Replay ``workload`` under ``policy``. The same arguments give the same result, ``decision_us`` apart."""
+def run(
+    policy: Policy,
+    workload: Workload,
+    scenario: Scenario,
+    *,
+    name: str = "",
+    seed: int = 0,
+    on_progress: Callable[[str], None] = lambda text: None,
+) -> Result:
+    """Replay ``workload`` under ``policy``. The same arguments give the same result, ``decision_us`` apart.
+
+    ``on_progress`` is told every simulated second how far it is."""
     if scenario.replicas < 1 or scenario.turns < 1:
         raise InputError("A simulation needs a replica and a turn at least.", fix="Give larger numbers.")
     if scenario.drains >= scenario.replicas + scenario.joins:
         raise InputError("All replicas would be drained.", fix="Drain fewer.")
-    return _Simulation(policy, workload, scenario, seed).run(name or type(policy).__name__)
+    return _Simulation(policy, workload, scenario, seed, on_progress).run(name or type(policy).__name__)
 
 
 def population(workload: Workload, scenario: Scenario) -> int:
@@ -71,7 +81,15 @@ def population(workload: Workload, scenario: Scenario) -> int:
 
 
 class _Simulation:
-    def __init__(self, policy: Policy, workload: Workload, scenario: Scenario, seed: int) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        workload: Workload,
+        scenario: Scenario,
+        seed: int,
+        on_progress: Callable[[str], None],
+    ) -> None:
+        self.on_progress = on_progress
         self.policy, self.workload, self.scenario, self.seed = policy, workload, scenario, seed
         self.random = Random(seed)
         self.ledger = Ledger(policy)
@@ -113,6 +131,7 @@ class _Simulation:
 
     def _tick(self) -> None:
         self.policy.expire(self.now_s)
+        self.on_progress(f"{self.now_s:,.0f} s simulated, {self.tally.turns:,} of {self.scenario.turns:,} turns")
         self._at(self.now_s + 1.0, self._tick)
 
     def _join(self) -> None:
