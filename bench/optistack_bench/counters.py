@@ -86,10 +86,11 @@ def between(before: dict[str, float] | None, after: dict[str, float] | None) -> 
 
 
 def read_gauges(pages: Sequence[Metrics]) -> dict[str, float]:
-    """The gauges of GAUGES now: requests summed over replicas, shares and lengths in the mean."""
+    """The gauges of GAUGES now, of every replica and of the engines that share its port: requests summed, shares and
+    lengths in the mean."""
     found: dict[str, float] = {}
     for key, names in GAUGES.items():
-        said = [value for page in pages for name in names if (value := page.total(name)) is not None]
+        said = [sample.value for page in pages for name in names for sample in page.find(name)]
         values = [value for value in said if math.isfinite(value)]
         if values:
             found[key] = sum(values) if key in ("running", "waiting") else sum(values) / len(values)

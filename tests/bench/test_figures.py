@@ -216,6 +216,13 @@ def test_counters_of_both_engines() -> None:
     assert read_gauges([sglang])["accept_length"] == 2.5
 
 
+def test_engines_that_share_a_port_are_as_full_as_they_are_in_the_mean() -> None:
+    names = ("kv_cache_usage_perc", "num_requests_running")
+    page = "".join(f'vllm:{name}{{engine="{at}"}} {at + 0.25}\n' for name in names for at in range(2))
+    found = read_gauges([parse_metrics(page)])
+    assert (found["kv_usage"], found["running"]) == (0.75, 1.5)
+
+
 def test_what_an_engine_counts_as_no_number_is_left_out() -> None:
     page = parse_metrics("vllm:num_requests_waiting NaN\nvllm:num_preemptions_total +Inf\n")
     assert (read_totals([page]), read_gauges([page])) == ({}, {})
