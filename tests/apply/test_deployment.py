@@ -226,12 +226,14 @@ def test_a_folder_that_cannot_be_used(lab: Any, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_name_that_is_not_there_and_files_that_are_damaged(lab: Any) -> None:
     deployment = start(lab.spec())
+    deployment.folder.spec_file.write_text("{")
+    with pytest.raises(InputError, match=r"spec\.json is missing or damaged\. `optistack down test` stops it; then: "):
+        find("test").spec  # noqa: B018
     stop(deployment)
     with pytest.raises(InputError, match=r"There is no deployment 'tset'. Did you mean 'test'\?"):
         find("tset")
     with pytest.raises(InputError, match=r"There is no deployment '\.\./x'"):
         find("../x")
-    deployment.folder.spec_file.write_text("{")
     with pytest.raises(InputError, match=r"spec\.json is missing or damaged\. Remove the folder"):
         find("test").spec  # noqa: B018
     deployment.folder.state_file.write_text("")

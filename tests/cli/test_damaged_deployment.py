@@ -65,6 +65,9 @@ def test_one_that_still_runs_is_stopped_by_its_supervisor(optistack: Optistack, 
     down = optistack("down", "tiny")
     assert down.code == 2
     assert f"`kill {supervisor.pid}` stops it" in down.err
+    everything = optistack("down")
+    assert (everything.code, everything.out) == (1, ""), "it still runs"
+    assert f"`kill {supervisor.pid}` stops it" in everything.err
 
     os.kill(supervisor.pid, signal.SIGTERM)
     deadline = time.monotonic() + 20

@@ -85,6 +85,12 @@ def test_a_broken_samples_file_is_named_with_its_line(tmp_path: Path) -> None:
         k2vv.read_lines(path)
 
 
+def test_a_sample_may_hold_what_ends_a_line_elsewhere(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    path.write_text('{"text": "one\u2028line"}\n{"text": "one\u0085line"}\n', encoding="utf-8")
+    assert [line["text"] for line in k2vv.read_lines(path)] == ["one\u2028line", "one\u0085line"]
+
+
 def test_items_become_a_task_of_the_harness_with_local_data(tmp_path: Path) -> None:
     task = lm_eval.export_task(load_items(PROFILES["quick"]), tmp_path)
     lines = [json.loads(line) for line in (tmp_path / f"{task}.jsonl").read_text().splitlines()]
@@ -100,7 +106,7 @@ def test_results_of_the_harness_are_read_by_document(tmp_path: Path) -> None:
         json.dumps({"results": {"t": {"alias": "t", "exact_match,none": 0.5}}})
     )
     (folder / "samples_t_2026-01-01T00-00-00.jsonl").write_text(
-        '{"doc_id": 0, "doc": {"id": "a"}, "metrics": ["exact_match"], "exact_match": 1.0}\n'
+        '{"doc_id": 0, "doc": {"id": "a", "text": "one\u2028line"}, "metrics": ["exact_match"], "exact_match": 1.0}\n'
         '{"doc_id": 1, "doc": {}, "metrics": ["exact_match"], "exact_match": 0.0}\n'
     )
     (found,) = lm_eval.read(tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -111,8 +113,15 @@ def test_the_gpus_of_this_machine_say_nothing_of_another_machines(plan: Plan, as
 
 
 def test_a_gpu_of_its_own_shows_the_wrong_precision(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optistack.facts.gpu_users.sharing", lambda visible: "")
-    line = check(plan, of_device(plan.budget.loaded_bytes * 60 / 25), HERE)
+    """BF16 in the place of NVFP4, by an engine whose process on each of four GPUs is of one session."""
+    engine = subprocess.Popen(["sleep", "60"])
+    listing = "".join(f"GPU-{gpu}, {pid}\n" for gpu in range(4) for pid in (os.getpid(), engine.pid))
+    monkeypatch.setattr("optistack.facts.gpu_users.nvidia_smi", lambda *_: listing)
+    try:
+        line = check(plan, of_device(plan.budget.loaded_bytes * 60 / 25), HERE)
+    finally:
+        engine.kill()
+        engine.wait()
     assert line is not None
     assert line.status is Status.FAIL
 

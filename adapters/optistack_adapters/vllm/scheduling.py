@@ -19,7 +19,7 @@ def add_scheduling(builder: LaunchBuilder, request: RenderRequest) -> None:
         "--max-num-seqs",
         "serving.max_running_requests",
         serving.max_running_requests,
-        word=lambda _: group_requests(request.stack, request.spec, 1),
+        word=request.spec.parallel.of_group,
     )
     slots = draft_slots(request.stack, request.spec, request.engine.version)
     builder.carry(

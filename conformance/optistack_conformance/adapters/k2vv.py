@@ -54,7 +54,8 @@ def read_lines(path: Path, *, missing: str = "Download the samples first.") -> l
     file cannot be read."""
     fix = "Every line should be one JSON object, as in the verifier's files; was the download or the run broken off?"
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with path.open(encoding="utf-8") as file:
+            lines = list(file)  # not splitlines: JSON may have other ends of lines, such as U+2028, in a string
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.", fix=missing) from error
     except UnicodeDecodeError as error:

@@ -139,8 +139,7 @@ def read(output: Path) -> list[Outcomes]:
     for task, metrics in json.loads(newest.read_text(encoding="utf-8"))["results"].items():
         numbers = {key: float(value) for key, value in metrics.items() if isinstance(value, int | float)}
         samples = newest.with_name(f"samples_{task}_{stamp}.jsonl")
-        passed = dict(map(_sample, samples.read_text(encoding="utf-8").splitlines())) if samples.is_file() else {}
-        found.append(Outcomes(task, numbers, passed))
+        found.append(Outcomes(task, numbers, _passed(samples) if samples.is_file() else {}))
     return found
 
 
@@ -152,6 +151,11 @@ def judge(baseline: Outcomes, candidate: Outcomes, margin: float | None) -> tupl
     if margin is not None:
         return judge_non_inferiority(pairs, margin), pairs
     return judge_paired(pairs), pairs
+
+
+def _passed(samples: Path) -> dict[str, bool]:
+    with samples.open(encoding="utf-8") as file:  # not splitlines: documents may hold other ends of lines
+        return dict(map(_sample, file))
 
 
 def _sample(line: str) -> tuple[str, bool]:

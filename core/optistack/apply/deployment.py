@@ -55,7 +55,9 @@ class Deployment:
     def damaged(self, file: Path) -> InputError:
         """What is to be told where ``file`` cannot be read, and done."""
         fix = f"Remove the folder {self.folder.path}."
-        if self.locked():
+        if self.locked() and read_state(self.folder) is not None:
+            fix = f"`optistack down {self.name}` stops it; then: {fix}"
+        elif self.locked():
             supervisors = started_with("optistack.apply.supervisor", str(self.folder.path))
             stops = " ".join(str(supervisor.pid) for supervisor in supervisors)
             fix = (

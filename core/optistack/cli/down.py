@@ -19,10 +19,12 @@ def down(
 ) -> None:
     """Stop deployments: those named, or all of them.
 
-    Returns when every process of theirs is gone. What was running is left to read: log, plan and receipt.
+    Returns when every process of theirs is gone. What was running is left to read: log, plan and receipt. One whose
+    state cannot be read is not stopped; where it still runs the exit code is 1.
     """
     from optistack.apply.deployment import find, list_damaged, list_deployments, stop
     from optistack.cli import screen
+    from optistack.errors import CheckFailedError
     from optistack.paths import check_deployments_dir
 
     check_deployments_dir()
@@ -36,11 +38,15 @@ def down(
                 progress.step(f"Stopping {deployment.name}")
             if stop(deployment):
                 stopped.append(deployment.name)
+    damaged = [] if names else list_damaged()
+    left = any(deployment.locked() for deployment in damaged)
     if json:
         screen.print_json({"stopped": stopped})
-    elif not stopped:
-        print("Nothing was running.")
-    else:
+    elif stopped:
         print(f"Stopped {', '.join(stopped)}.")
-    for deployment in [] if names else list_damaged():
+    elif not left:
+        print("Nothing was running.")
+    for deployment in damaged:
         screen.note(str(deployment.damaged(deployment.folder.state_file)))
+    if left:
+        raise typer.Exit(CheckFailedError.exit_code)

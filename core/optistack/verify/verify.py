@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from optistack.backend import Backend
 from optistack.errors import CheckFailedError, OptistackError
@@ -13,7 +12,7 @@ from optistack.facts.node import GIB
 from optistack.host import Host
 from optistack.plan.plan import Plan
 from optistack.settings import Value
-from optistack.verify.endpoint import Endpoint
+from optistack.verify.endpoint import Endpoint, on_loopback
 from optistack.verify.receipt import CheckResult, Observed, Receipt, Status
 
 
@@ -40,8 +39,6 @@ NOT_THE_ENGINES = ("routing.",)
 
 ONLY_WITH = {"kv.draft_dtype": "speculation.draft_checkpoint"}
 """Settings that mean something only beside another one."""
-
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 NO_EVIDENCE = "the engine gives no evidence of this"
 
@@ -94,7 +91,10 @@ def compare_settings(plan: Plan, observed: Mapping[str, Observed]) -> Iterator[C
             continue
         if path in ONLY_WITH and not plan.stack.get(ONLY_WITH[path]).is_set:
             continue
-        yield compare(path, value.value, observed.get(path), promised_by(value))
+        asked = value.value
+        if asked and path == "serving.max_running_requests":  # as the engine was told; a rule says where that is more
+            asked = plan.spec.parallel.for_all_groups(asked)
+        yield compare(path, asked, observed.get(path), promised_by(value))
 
 
 def _budget(plan: Plan, observed: Mapping[str, Observed], endpoint: Endpoint, replica: int) -> Iterator[CheckResult]:
@@ -116,7 +116,7 @@ def _sharing(plan: Plan, endpoint: Endpoint, replica: int) -> str:
     from optistack.facts import gpu_users
     from optistack.facts.detect import visible_devices
 
-    if urlsplit(endpoint.url).hostname not in LOOPBACK:
+    if not on_loopback(endpoint.url):
         return ""
     launch = next((launch for launch in plan.launches if launch.replica == replica), None)
     return gpu_users.sharing(visible_devices(launch.gpus) if launch is not None else "")

@@ -114,6 +114,14 @@ def test_prompts_of_all_kinds_are_asked_and_end_where_the_model_ends(tmp_path: P
     assert [body["path"] for body in asked] == ["/v1/completions", "/v1/completions", "/v1/chat/completions"]
 
 
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+def test_a_prompt_may_hold_what_ends_a_line_elsewhere(tmp_path: Path, start: str) -> None:
+    file, text = tmp_path / "prompts.jsonl", "a\u2028b\u0085c"
+    line = json.dumps({"prompt": text}, ensure_ascii=False)
+    file.write_text(f"{start}{line}\r\n{line}\n", encoding="utf-8", newline="")
+    assert [one.given for one in read_prompt_file(file)] == [text, text]
+
+
 @pytest.mark.parametrize("line", ["{", "[1]", "3", '{"prompt": ""}', '{"ids": "12"}', '{"prompt": "a", "ids": [1]}'])
 def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: str) -> None:
     file = tmp_path / "prompts.jsonl"

@@ -177,6 +177,12 @@ class TestSharedMemory:
         assert "size=605G" in str(refusal.value.fix)
         self.start(bench, monkeypatch, size=504, free=504)
 
+    def test_a_machine_without_it_is_told_so(self, make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("optistack_hicache.start.SHM", "/nowhere/shm")
+        with pytest.raises(PlanRefusedError, match=r"/nowhere/shm, which cannot be used: No such file") as refusal:
+            check_shm(make_bench(backend="vllm").plan())
+        assert "tmpfs" in str(refusal.value.fix)
+
     def test_all_replicas_take_of_it(self, make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         plan = make_bench(backend="vllm").plan(host_gib=40)
         monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_frsize=GIB, f_blocks=50, f_bavail=50))

@@ -142,6 +142,16 @@ def test_checking_does_not_count_as_use(tmp_path: Path) -> None:
     assert file.stat().st_atime_ns == before
 
 
+def test_an_error_of_something_else_is_no_error_of_the_record(tmp_path: Path) -> None:
+    sglang_tier(tmp_path)
+
+    def closed(_: str) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        check(tmp_path, record=True, progress=closed)
+
+
 def test_records_of_files_that_are_gone_are_dropped(tmp_path: Path) -> None:
     files = sglang_tier(tmp_path)
     check(tmp_path, record=True)

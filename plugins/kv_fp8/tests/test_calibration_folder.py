@@ -182,3 +182,9 @@ def test_a_seed_that_torch_does_not_take_is_told(
     words = ["kv-fp8", "calibrate", str(source), "--out", str(tmp_path / "new"), "--seed", "99999999999999999999"]
     assert run(words) == 2
     assert "--seed" in capsys.readouterr().err
+
+
+def test_a_prompt_may_hold_what_ends_a_line_elsewhere(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text('{"prompt": "one\u2028line"}\none\u0085line\n', encoding="utf-8")
+    assert read_prompts(file) == ["one\u2028line", "one\u0085line"]

@@ -22,7 +22,8 @@ _SHAPES: dict[str, tuple[type, type | None]] = {"ids": (list, int), "prompt": (s
 def read_prompt_file(file: Path) -> list[Prompt]:
     """Blank lines are passed over. InputError naming the line that has none of the three, or more than one."""
     try:
-        lines = file.read_text().splitlines()
+        # Not splitlines: JSON may have other ends of lines, such as U+2028, in a string.
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}.", fix="Give a file of prompts.") from error
     except UnicodeDecodeError as error:

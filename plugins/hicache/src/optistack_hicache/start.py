@@ -41,9 +41,15 @@ def check_shm(plan: Plan) -> None:
         return
     if not in_shm(plan.engine, storage.backend.value if storage is not None else None):
         return
-    disk = os.statvfs(SHM)
-    size, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
     wanted = host.capacity_bytes.value * len(plan.launches)
+    try:
+        disk = os.statvfs(SHM)
+    except OSError as error:
+        raise PlanRefusedError(
+            f"The host tier takes {wanted / GIB:.1f} GiB of {SHM}, which cannot be used: {error.strerror}.",
+            fix="Mount a tmpfs there that holds it, or leave hicache out (--no-plugin hicache).",
+        ) from None
+    size, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
     if wanted <= free:
         return
     larger = math.ceil((wanted + size - free + SHM_SPARE_BYTES) / GIB)

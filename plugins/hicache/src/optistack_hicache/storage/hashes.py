@@ -66,7 +66,9 @@ def read_records(folder: Folder) -> tuple[dict[str, Record], bool]:
 @contextlib.contextmanager
 def appending(folder: Folder) -> Iterator[Callable[[str, Record], None]]:
     """A function that adds a record at once, so that a killed run keeps what it had. InputError where it cannot."""
-    with _writing(folder), os.fdopen(folder.open((HASHES_FILE,), os.O_WRONLY | os.O_APPEND), "ab", buffering=0) as file:
+    with _writing(folder):
+        descriptor = folder.open((HASHES_FILE,), os.O_WRONLY | os.O_APPEND)
+    with os.fdopen(descriptor, "ab", buffering=0) as file:
 
         def add(name: str, record: Record) -> None:
             with _writing(folder):

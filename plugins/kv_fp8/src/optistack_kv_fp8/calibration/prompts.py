@@ -36,7 +36,7 @@ def read_prompts(path: Path | None) -> list[str]:
     if path is None:
         return [prompt for pair in zip(GENERAL, CODE, strict=True) for prompt in pair]
     try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as prompts: {error}.", fix="Give a text file.") from error
     prompts = [_prompt(path, number, line) for number, line in enumerate(lines, 1)]
