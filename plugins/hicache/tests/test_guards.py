@@ -172,9 +172,12 @@ class TestSharedMemory:
         with pytest.raises(PlanRefusedError, match=r"takes 500\.0 GiB of /dev/shm, which has 400\.0\.") as refusal:
             self.start(bench, monkeypatch, size=400, free=400)
         assert "mount -o remount,size=501G /dev/shm" in str(refusal.value.fix)
+        assert "vllm_offload" not in str(refusal.value.fix)
         with pytest.raises(PlanRefusedError, match=r"504\.0, of which 104\.0 are taken already") as refusal:
             self.start(bench, monkeypatch, size=504, free=400)
-        assert "size=605G" in str(refusal.value.fix)
+        assert "size=605G" in str(refusal.value.fix) and "/dev/shm/vllm_offload_*" in str(refusal.value.fix)
+        with pytest.raises(PlanRefusedError, match=r"which has 500\.0\."):  # nothing is left for queues and NCCL
+            self.start(bench, monkeypatch, size=500, free=500)
         self.start(bench, monkeypatch, size=504, free=504)
 
     def test_a_machine_without_it_is_told_so(self, make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:

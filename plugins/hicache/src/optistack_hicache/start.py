@@ -34,6 +34,10 @@ def before_start(plan: Plan) -> None:
     check_shm(plan)
 
 
+LEFT_OVER = "vllm_offload_*"
+"""What vLLM calls its host tiers there; one that is killed leaves them (v1/kv_offload/cpu/shared_offload_region.py)."""
+
+
 def check_shm(plan: Plan) -> None:
     """PlanRefusedError when the host tiers of all replicas do not fit into what /dev/shm has free."""
     host, storage = plan.stack.tier(2), plan.stack.tier(3)
@@ -50,14 +54,16 @@ def check_shm(plan: Plan) -> None:
             fix="Mount a tmpfs there that holds it, or leave hicache out (--no-plugin hicache).",
         ) from None
     size, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
-    if wanted <= free:
+    if wanted + SHM_SPARE_BYTES <= free:
         return
     larger = math.ceil((wanted + size - free + SHM_SPARE_BYTES) / GIB)
-    taken = f", of which {(size - free) / GIB:.1f} are taken already" if size - free > GIB / 20 else ""
+    used = size - free > GIB / 20
+    taken = f", of which {(size - free) / GIB:.1f} are taken already" if used else ""
+    swept = f" {SHM}/{LEFT_OVER} of no running engine was left by one that was killed: remove it." if used else ""
     raise PlanRefusedError(
         f"The host tier takes {wanted / GIB:.1f} GiB of {SHM}, which has {size / GIB:.1f}{taken}.",
         fix=f"mount -o remount,size={larger}G {SHM} (in a container: start it with --shm-size={larger}g), "
-        "or lower host_gib.",
+        f"or lower host_gib.{swept}",
     )
 
 
