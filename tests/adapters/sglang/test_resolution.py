@@ -69,7 +69,7 @@ class Resolved:
 
     @property
     def changes(self) -> list[ResolvedChange]:
-        plan: Any = SimpleNamespace(launches=(self.context.launch,), stack=self.context.stack)
+        plan: Any = SimpleNamespace(launches=(self.context.launch,), stack=self.context.stack, spec=self.context.spec)
         return [] if self.said["error"] else list(changes(plan, self.said))
 
 
