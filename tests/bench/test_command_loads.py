@@ -1,0 +1,136 @@
+"""Open loops, prefill alone and sweeps of ``optistack bench`` as a program, against a scripted engine."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from tests.bench.conftest import FAST, Engine, Script, bench, result_of
+
+from optistack.cli.run import run
+
+
+def test_prefill_only_asks_for_one_token_and_is_no_normal_run(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(engine, "--prefill-only", "--repeats", "1", "--out", str(tmp_path / "prefill")) == 0
+    assert {body["max_tokens"] for body in engine.asked} == {1}
+    said = capsys.readouterr().out
+    assert "Prefill only: every request asks for one token." in said and "500 out" not in said
+    assert bench(engine, "--repeats", "1", "--out", str(tmp_path / "normal")) == 0
+    assert "500 out" in capsys.readouterr().out
+    assert run(["bench", "compare", str(tmp_path / "prefill"), str(tmp_path / "normal")]) == 2
+    assert "They sent different things" in capsys.readouterr().err
+
+
+def test_a_speed_of_answers_is_no_floor_for_prefill(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sweep", "--prefill-only", "--concurrency", "1,2", "--repeats", "1"]
+    assert bench(engine, *words, "--min-tps-user", "5") == 2
+    assert "--min-tps-user is a speed of answers" in capsys.readouterr().err
+    assert engine.asked == []
+    assert bench(engine, *words, "--out", str(tmp_path)) == 0
+    capsys.readouterr()
+    assert run(["bench", "show", str(tmp_path), "--min-tps-user", "5"]) == 0
+    said = capsys.readouterr().out
+    assert "no answer has two tokens, so nothing can be held against 5 tokens/s/user" in said
+    assert "are best" not in said
+
+
+def mooncake(folder: Path, requests: int, apart_s: float = 0.001) -> Path:
+    path = folder / "mooncake.jsonl"
+    rows = ({"timestamp": 1000 * apart_s * at, "input_length": 8, "output_length": 1, "hash_ids": [at]}
+            for at in range(requests))  # fmt: skip
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("rate", ["recorded", "1000"])
+def test_an_open_loop_plays_the_whole_trace(
+    rate: str, engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--workload", "trace", "--trace", str(mooncake(tmp_path, 9)), "--repeats", "1", "--warmup", "0"]
+    assert run(["bench", "--endpoint", engine.url, *words, "--rate", rate]) == 0
+    assert len(engine.asked) == 9
+    assert "All 9 sessions." in capsys.readouterr().out
+    assert run(["bench", "--endpoint", engine.url, *words, "--rate", rate, "--sessions", "3"]) == 0
+    assert len(engine.asked) == 9 + 3
+    assert "3 of 9 sessions, drawn with seed 0." in capsys.readouterr().out
+
+
+def test_a_sweep_of_prefill_alone_has_a_picture(engine: Engine, tmp_path: Path) -> None:
+    words = ["--prefill-only", "--concurrency", "1,2", "--repeats", "1", "--out", str(tmp_path / "out")]
+    assert bench(engine, "sweep", *words) == 0
+    assert "prompt tokens/s" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_an_open_loop_that_takes_long_says_so_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("optistack_bench.measure.LONG_S", 0.05)
+    words = ["--workload", "trace", "--trace", str(mooncake(tmp_path, 3, apart_s=0.05)), "--rate", "recorded"]
+    with Engine(Script()) as engine:
+        assert run(["bench", "--endpoint", engine.url, *words, "--repeats", "2"]) == 0
+    assert "3 sessions at recorded times take about 0 min to begin, each of 2 repeats" in capsys.readouterr().err
+
+
+def test_an_open_loop_does_not_wait_for_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    with Engine(Script(first_s=0.3)) as engine:
+        words = ["--rate", "1000", "--repeats", "1", "--json"]
+        assert run(["bench", "--endpoint", engine.url, *FAST, *words]) == 0
+        (point,) = json.loads(capsys.readouterr().out)["points"]
+    assert (point["users"], point["rate"]) == (None, 1000)
+    assert point["repeats"][0]["figures"]["wall_s"] < 4 * 2 * 0.3, "eight requests one after the other take longer"
+
+
+class Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.links += [str(value) for name, value in attrs if name in ("src", "href", "srcset")]
+
+
+def test_a_sweep_draws_its_points_and_names_the_best(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    words = ["--concurrency", "1,2,4", "--min-tps-user", "0", "--repeats", "2", "--out", str(out)]
+    assert bench(engine, "sweep", *words) == 0
+    said = capsys.readouterr().out
+    assert "at 0 tokens/s/user or more" in said
+    assert (out / "pareto.png").read_bytes().startswith(b"\x89PNG")
+    source = (out / "report.html").read_text()
+    page = Page()
+    page.feed(source)
+    assert not re.search(r"<script|<link|<img|@import", source)
+    assert all(link.startswith("#") for link in page.links), "it loads nothing"
+    assert all(address.startswith("#") for address in re.findall(r"url\(([^)]*)\)", source))
+    assert [point["users"] for point in result_of(out)["points"]] == [1, 2, 4]
+    assert all(repeat["figures"]["foreign_hits"] == 0 for p in result_of(out)["points"] for repeat in p["repeats"])
+
+
+def test_a_sweep_that_the_server_does_not_survive_recommends_what_is_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--concurrency", "1,2,4", "--min-tps-user", "0", "--repeats", "1", "--out", str(tmp_path)]
+    with Engine(Script(dies_at=13, token_s=0.002)) as engine:
+        assert bench(engine, "sweep", *words) == 1
+    said = capsys.readouterr().out
+    assert "at 0 tokens/s/user or more, 1 user is best" in said
+    sentence = "endpoint: left out: 2 users (partial); 4 users (not measured)."
+    assert sentence in said and sentence in (tmp_path / "report.html").read_text()
+    assert "endpoint, left out" in (tmp_path / "report.html").read_text()
+    assert run(["bench", "show", str(tmp_path), "--min-tps-user", "0"]) == 0
+    assert sentence in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["1,,2", "0", "a"])
+def test_a_concurrency_that_is_no_list(engine: Engine, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(engine, "sweep", "--concurrency", text) == 2
+    assert "is no list of numbers" in capsys.readouterr().err
