@@ -35,6 +35,7 @@ GAUGES_EVERY_S = 1.0
 METRICS_TIMEOUT_S = 3.0
 """A page that takes longer is left out: the end of a run waits for the one that is being read."""
 LONG_S = 60.0
+"""Arrivals that take longer are told before they begin."""
 NEEDED = "It has to take token ids as the prompt of /v1/completions, and to stream."
 NEEDED_IN_A_CHAT = "It has to chat at /v1/chat/completions and to stream; with --tools, to have a parser of tool calls."
 

@@ -47,6 +47,11 @@ class EngineFacts(BaseModel):
     def trait(self, name: str, default: Any = None) -> Any:
         return self.traits.get(name, default)
 
+    def host_tier_in_shm(self, storage: str | None) -> bool:
+        """Whether the engine's native host tier is in /dev/shm, with the tier ``storage`` below it or none."""
+        when = self.trait("host_tier_shm")
+        return when == "always" or (when == "file" and storage == "file")
+
 
 @dataclass(frozen=True)
 class PlanContext:

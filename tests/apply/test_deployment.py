@@ -228,14 +228,14 @@ def test_a_name_that_is_not_there_and_files_that_are_damaged(lab: Any) -> None:
     deployment = start(lab.spec())
     deployment.folder.spec_file.write_text("{")
     with pytest.raises(InputError, match=r"spec\.json is missing or damaged\. `optistack down test` stops it; then: "):
-        find("test").spec  # noqa: B018
+        str(find("test").spec)
     stop(deployment)
     with pytest.raises(InputError, match=r"There is no deployment 'tset'. Did you mean 'test'\?"):
         find("tset")
     with pytest.raises(InputError, match=r"There is no deployment '\.\./x'"):
         find("../x")
     with pytest.raises(InputError, match=r"spec\.json is missing or damaged\. Remove the folder"):
-        find("test").spec  # noqa: B018
+        str(find("test").spec)
     deployment.folder.state_file.write_text("")
     with pytest.raises(InputError, match=r"state\.json is missing or damaged\. Remove the folder"):
         find("test").alive()

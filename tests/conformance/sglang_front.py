@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from optistack_conformance.client import COMPLETIONS
+from optistack_conformance.faults.listening import Listening
 from optistack_conformance.faults.server import FaultyServer
 
 INFO = {"version": "0.5.17", "page_size": 1, "speculative_algorithm": "DFLASH", "max_total_num_tokens": 100_000}
 
 
-class SglangFront:
+class SglangFront(Listening):
     """In front of a healthy ``toy``; whoever asks for log probabilities is answered ``status`` and ``message``.
     ``write`` changes the tokens of a generation."""
 
@@ -26,20 +26,7 @@ class SglangFront:
         write: Callable[[list[int]], list[int]] = lambda ids: ids,
     ) -> None:
         self.toy, self.refusal, self.write = toy, (status, {"error": {"message": message}}), write
-        handler = type("Handler", (_Handler,), {"front": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-
-    def __enter__(self) -> SglangFront:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(_Handler, front=self)
 
     def generate(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         if body.get("return_logprob"):

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections.abc import Collection, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import httpx
 
 from optistack_conformance.faults.catalog import Fault
+from optistack_conformance.faults.listening import Listening
 from optistack_conformance.faults.tamper import Tamper
 
 
-class FaultyProxy:
+class FaultyProxy(Listening):
     """Passes everything on to ``upstream`` and does one ``fault`` to it. Use as a context manager; ``url`` is where.
 
     ``seed`` decides where faults with a rate strike. ``tamper`` does something else, and ``hidden`` paths answer 404.
@@ -37,20 +37,10 @@ class FaultyProxy:
         self.hidden = frozenset(hidden)
         self.client = httpx.Client(base_url=upstream, timeout=600.0, trust_env=False)
         self.tamper = tamper or Tamper(fault, seed=seed)
-        handler = type("Handler", (_Handler,), {"proxy": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-
-    def __enter__(self) -> FaultyProxy:
-        self._thread.start()
-        return self
+        super().__init__(_Handler, proxy=self)
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__exit__()
         self.client.close()
 
 

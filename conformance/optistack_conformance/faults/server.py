@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from optistack_conformance.faults.catalog import Fault
 from optistack_conformance.faults.dialect import Answerer
+from optistack_conformance.faults.listening import Listening
 from optistack_conformance.faults.payloads import BadRequestError
 
 METRICS = """# TYPE vllm:num_requests_running gauge
@@ -28,7 +28,7 @@ vllm:cache_config_info{{block_size="{page}",cache_dtype="auto",kv_cache_size_tok
 """
 
 
-class FaultyServer:
+class FaultyServer(Listening):
     """A server with one ``fault`` on a free port of the loopback. Use as a context manager; ``url`` is where it is.
 
     ``seed`` decides rounding and where faults with a rate strike; ``skill`` the share of tasks solved. The cache holds
@@ -45,20 +45,7 @@ class FaultyServer:
         host_tier: bool = True,
     ) -> None:
         self.answerer = Answerer(fault, seed=seed, skill=skill, device_pages=device_pages, host_tier=host_tier)
-        handler = type("Handler", (_Handler,), {"answerer": self.answerer})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-
-    def __enter__(self) -> FaultyServer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(_Handler, answerer=self.answerer)
 
 
 class _Handler(BaseHTTPRequestHandler):

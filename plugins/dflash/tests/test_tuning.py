@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def test_fewer_tokens_are_proposed_where_the_batch_is_what_costs() -> None:
     assert crowd.draft_tokens < DRAFTED and crowd.predicted > 1.5 * crowd.measured
 
 
-def engine(drafts: bool = True) -> httpx.MockTransport:
+def engine(drafts: bool = True) -> Callable[[httpx.Request], httpx.Response]:
     """Accepts the first two drafts of three in every step."""
     steps, lock = [0], threading.Lock()
 
@@ -80,7 +81,7 @@ def engine(drafts: bool = True) -> httpx.MockTransport:
         usage = {"prompt_tokens": 5, "completion_tokens": tokens}
         return httpx.Response(200, json={"choices": [{"text": "x"}], "usage": usage})
 
-    return httpx.MockTransport(handle)
+    return handle
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +90,7 @@ def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_round_is_what_the_engine_counted() -> None:
-    found = measure_round(Endpoint("http://engine", transport=engine()), 4, max_tokens=30)
+    found = measure_round(Endpoint("http://engine", transport=httpx.MockTransport(engine())), 4, max_tokens=30)
     # Eight built-in prompts are answered once each, two a user.
     assert (found.concurrency, found.tokens, found.drafts, found.draft_tokens) == (4, 240, 80, 3)
     assert found.by_position == (1.0, 1.0, 0.0)
@@ -104,7 +105,7 @@ def test_prompts_of_all_kinds_are_asked_and_end_where_the_model_ends(tmp_path: P
     def seen(request: httpx.Request) -> httpx.Response:
         if request.method == "POST":
             asked.append({"path": request.url.path, **json.loads(request.content)})
-        return drafting.handler(request)  # type: ignore[return-value]  # this handler is no coroutine
+        return drafting(request)
 
     drafting = engine()
     endpoint = Endpoint("http://engine", transport=httpx.MockTransport(seen))
@@ -132,4 +133,4 @@ def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: str) -> None:
 
 def test_an_engine_that_does_not_draft_cannot_be_tuned() -> None:
     with pytest.raises(CheckFailedError, match="does not draft"):
-        measure_round(Endpoint("http://engine", transport=engine(drafts=False)), 1, max_tokens=30)
+        measure_round(Endpoint("http://engine", transport=httpx.MockTransport(engine(drafts=False))), 1, max_tokens=30)

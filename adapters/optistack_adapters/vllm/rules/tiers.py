@@ -87,8 +87,7 @@ def _lmcache(context: RuleContext) -> bool:
 
 
 def _in_shm(context: RuleContext) -> bool:
-    when = context.engine.trait("host_tier_shm")
-    return _native(context) and (when == "always" or when == backend_of(context.stack.tier(3)))
+    return _native(context) and context.engine.host_tier_in_shm(backend_of(context.stack.tier(3)))
 
 
 def _shm_half(context: RuleContext) -> str | None:

@@ -11,7 +11,7 @@ from optistack.facts.node import GIB
 from optistack.settings import CacheTier, MemoryCharge, Serving, Value, choose, suggest
 from optistack_hicache.key import storage_key
 from optistack_hicache.options import HiCacheOptions
-from optistack_hicache.sizing import DEFAULT_FRACTION, HostKV, HostRoom, host_kv, host_room, in_shm
+from optistack_hicache.sizing import DEFAULT_FRACTION, HostKV, HostRoom, host_kv, host_room
 
 STORAGE_OPTIONS = ("storage_dir", "storage_tag", "storage_quota_gib", "storage_config", "prefetch_policy")
 NEEDS_DIRECTORY = ("file", "nixl")
@@ -56,7 +56,7 @@ def _host(
     room = host_room(ctx.node, ctx.engine, ctx.parallel)
     # An engine that has no host tier here is the adapter's to refuse; the size is then beside the point.
     possible = ctx.engine.trait("host_tier", True)
-    shm = in_shm(ctx.engine, storage)
+    shm = storage != "lmcache" and ctx.engine.host_tier_in_shm(storage)
     capacity = _capacity(options, room, kv, shm=shm) if possible else Value(value=GIB, why="nominal")
     size = capacity.value or 0
     charge = MemoryCharge(

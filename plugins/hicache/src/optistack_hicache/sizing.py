@@ -125,12 +125,6 @@ class HostRoom:
         )
 
 
-def in_shm(engine: EngineFacts, storage: str | None) -> bool:
-    """Whether ``engine`` keeps its native host tier in /dev/shm with ``storage`` below it, or ``none``."""
-    when = engine.trait("host_tier_shm")
-    return storage != "lmcache" and (when == "always" or (when == "file" and storage == "file"))
-
-
 def host_room(node: NodeFacts, engine: EngineFacts, parallel: ParallelSection) -> HostRoom:
     """The room on ``node``, which is the share of one replica."""
     sglang = engine.backend == "sglang"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from optistack.errors import PlanRefusedError
 from optistack.facts.node import GIB
-from optistack_hicache.sizing import in_shm
 from optistack_hicache.storage.ready import missing_package, trouble
 
 if TYPE_CHECKING:
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 SHM = "/dev/shm"
 SHM_SPARE_BYTES = GIB
 """For the engine's other shared memory: queues between its processes, and NCCL's."""
+LEFT_OVER = "vllm_offload_*"
+"""What vLLM calls its host tiers there; one that is killed leaves them (v1/kv_offload/cpu/shared_offload_region.py)."""
 
 
 def before_start(plan: Plan) -> None:
@@ -34,16 +35,12 @@ def before_start(plan: Plan) -> None:
     check_shm(plan)
 
 
-LEFT_OVER = "vllm_offload_*"
-"""What vLLM calls its host tiers there; one that is killed leaves them (v1/kv_offload/cpu/shared_offload_region.py)."""
-
-
 def check_shm(plan: Plan) -> None:
     """PlanRefusedError when the host tiers of all replicas do not fit into what /dev/shm has free."""
     host, storage = plan.stack.tier(2), plan.stack.tier(3)
     if host is None or host.backend.value != "native" or not host.capacity_bytes.value:
         return
-    if not in_shm(plan.engine, storage.backend.value if storage is not None else None):
+    if not plan.engine.host_tier_in_shm(storage.backend.value if storage is not None else None):
         return
     wanted = host.capacity_bytes.value * len(plan.launches)
     try:
