@@ -16,6 +16,11 @@ PORT = "{port}"
 FOLDER = "{folder}"
 """Stands for the folder of the process, in which its files are written."""
 
+RUN = "{run}"
+"""Stands, in arguments, for a word that no other process and no later start has: what an engine names its files in
+/dev/shm by. It is filled in when the process is started; what is left there of a killed engine is found by it and
+removed (:mod:`optistack.apply.shared_memory`)."""
+
 REPLICA_URL = "{replica.url}"
 REPLICA_FOLDER = "{replica.folder}"
 """Stand for a replica's address and folder in an argument of a front, or in a line of its files, which is there once

@@ -2,6 +2,7 @@
 
 import argparse
 import http.server
+import mmap
 import os
 import signal
 import sys
@@ -18,8 +19,10 @@ parser.add_argument("--crash", default="")
 parser.add_argument("--handled", default="", help="an exception that is printed and no obstacle")
 parser.add_argument("--daemon-when", type=Path, default=None)
 parser.add_argument("--orderly", type=Path, default=None, help="who got SIGTERM; the engine ends its own child then")
+parser.add_argument("--last-request-s", type=float, default=0.3, help="how long the orderly engine takes to end")
 parser.add_argument("--ignore-term", action="store_true")
 parser.add_argument("--children", nargs="*", default=[], choices=["stubborn", "daemon", "bare"])
+parser.add_argument("--shared", type=Path, default=None, help="a file that it makes, maps, and never removes")
 parser.add_argument("--pids", type=Path, default=None, help="where every process writes its pid")
 options = parser.parse_args()
 
@@ -58,7 +61,7 @@ def orderly() -> None:
         with options.orderly.open("a") as file:
             file.write("engine\n" if helper else "helper\n")
         if helper:
-            time.sleep(0.3)  # it lets its helper finish
+            time.sleep(options.last_request_s)  # it lets its helper finish
             os.kill(helper, signal.SIGKILL)
         os._exit(0)
 
@@ -92,7 +95,14 @@ def crash() -> None:
     os._exit(3)
 
 
+def share(file: Path) -> mmap.mmap:
+    with file.open("w+b") as opened:
+        opened.truncate(mmap.PAGESIZE)
+        return mmap.mmap(opened.fileno(), mmap.PAGESIZE)
+
+
 write_pid()
+shared = share(options.shared) if options.shared else None
 print("loading weights", flush=True)
 if options.handled:
     print(f"Traceback (most recent call last):\n  File 'x', line 1\n{options.handled}", flush=True)

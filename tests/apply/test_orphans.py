@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from optistack.apply.deployment import Deployment, find, folder_of, stop
+from optistack.apply.launch import DeploymentSpec
 from optistack.apply.processes import KEEPER_MARK, ProcessId, boot_id, identify, marked
 from optistack.apply.start import start
 from optistack.apply.state import Phase, State, read_state, write_state
@@ -131,6 +132,17 @@ def test_an_engine_that_never_served_is_not_waited_for_as_one_that_does(lab: Any
     assert applying.wait(timeout=30) == 130
     assert time.monotonic() - began < 15
     assert lab.leftovers() == []
+
+
+def test_one_that_serves_may_finish_while_its_neighbour_that_loads_is_not_waited_for(lab: Any) -> None:
+    serving = lab.process("--orderly", lab.path / "told", "--last-request-s", 6, name="serving", stop_timeout_s=60)
+    loading = lab.process("--ignore-term", "--ready-when", lab.trigger, name="loading", stop_timeout_s=60)
+    lab.apply(DeploymentSpec(name="test", processes=(serving, loading)))
+    assert lab.up(2) and lab.eventually(lambda: find("test").state.processes[0].ready)
+    began = time.monotonic()
+    assert stop(find("test")) is True
+    assert time.monotonic() - began < 25
+    assert [process.exit_code for process in find("test").state.processes] == [0, -signal.SIGKILL]
 
 
 def test_an_interrupt_that_is_repeated_does_not_wait_at_all(lab: Any) -> None:

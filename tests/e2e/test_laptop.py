@@ -19,7 +19,8 @@ from tests.e2e.polling import until
 from tests.e2e.receipts import lines_of
 
 from optistack.verify.endpoint import Endpoint
-from optistack_conformance.margin import Generation, ScoredToken, bound_nat, generate, score
+from optistack_conformance.greedy import Generation, generate, score
+from optistack_conformance.margin import ScoredToken, bound_nat
 from optistack_dflash.probe import CODE_PROMPTS
 
 pytestmark = pytest.mark.engine

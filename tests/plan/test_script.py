@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optistack.launch import FrontLaunch, Launch, LaunchArgument, LaunchFile
+from optistack.launch import RUN, FrontLaunch, Launch, LaunchArgument, LaunchFile
 from optistack.plan.plan import Plan
 from optistack.plan.script import quote, script
 from optistack.stack import EngineSection
@@ -96,6 +96,13 @@ def test_of_several_replicas_it_starts_the_one_that_is_asked_for(
     assert report["argv"][-1] == "--more"
     with pytest.raises(subprocess.CalledProcessError):
         run_script(text, "2")
+
+
+def test_every_run_of_a_script_names_its_shared_memory_anew() -> None:
+    command = ["sh", "-c", f"printf '%s %s' {quote(f'a{RUN}')} {quote(f'b{RUN}')}"]
+    words = [word for _ in range(2) for word in subprocess.check_output(command, text=True).split()]
+    assert [word[0] for word in words] == ["a", "b"] * 2
+    assert len({word[1:] for word in words}) == 4 and RUN not in "".join(words)
 
 
 def test_a_refused_plan_says_so_in_its_script(make_plan: MakePlan) -> None:

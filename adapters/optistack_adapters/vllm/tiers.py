@@ -15,7 +15,7 @@ import math
 from typing import Any
 
 from optistack.facts.node import GIB
-from optistack.launch import FOLDER
+from optistack.launch import FOLDER, RUN
 from optistack.settings import CacheTier
 from optistack.settings.resolved import ResolvedStack
 from optistack_adapters.base import LaunchBuilder, credit
@@ -68,17 +68,22 @@ def native_connector(host: CacheTier, storage: CacheTier | None, size_bytes: int
 
     vLLM tells folders apart by model path and KV dtype, not by layout, scales or content of the checkpoint
     (v1/kv_offload/file_mapper.py), so the tier's directory has to be one for exactly these bytes.
+
+    With files below it the host tier is one in /dev/shm, called by the engine's id, which a vLLM that is killed leaves
+    there (v1/kv_offload/tiering/spec.py, from 0.26 to 0.33); by our id for it the file is found and removed.
     """
     extra: dict[str, Any] = {"cpu_bytes_to_use": size_bytes}
     if host.write_policy.value == SELECTIVE:
         extra["store_threshold"] = STORE_AFTER
     extra.update(host.extra_config.value or {})
+    connector: dict[str, Any] = {"kv_connector": "OffloadingConnector", **_BOTH}
     if storage is not None:
+        connector["engine_id"] = RUN
         extra["spec_name"] = "TieringOffloadingSpec"
         extra["secondary_tiers"] = [
             {"type": "fs", "root_dir": storage.directory.value, **(storage.extra_config.value or {})}
         ]
-    return {"kv_connector": "OffloadingConnector", **_BOTH, "kv_connector_extra_config": extra}
+    return {**connector, "kv_connector_extra_config": extra}
 
 
 def _special(host: CacheTier) -> bool:

@@ -11,6 +11,8 @@ import httpx
 from optistack.apply.folder import DeploymentFolder
 from optistack.apply.launch import ProcessSpec
 from optistack.apply.processes import KEEPER_MARK, MARK, ProcessId, die_with_parent, marked
+from optistack.apply.shared_memory import run_name
+from optistack.launch import RUN
 
 PROCESS_MARK = "OPTISTACK_PROCESS"
 """Beside MARK: which process of its deployment something belongs to."""
@@ -30,10 +32,11 @@ def start_child(process: ProcessSpec, folder: DeploymentFolder, deployment_id: s
     # mark with it, unless SPT_NOENV is set.
     marks = {MARK: deployment_id, PROCESS_MARK: f"{deployment_id}/{process.name}"}
     environment |= {"SPT_NOENV": "1", **process.env, **marks}
+    argv = [word.replace(RUN, run_name(deployment_id, process.name)) for word in process.argv]
     parent = os.getpid()
     with folder.log_file(process.name).open("ab") as log:
         return subprocess.Popen(
-            process.argv,
+            argv,
             env=environment,
             cwd=process.cwd or folder.path,
             stdin=subprocess.DEVNULL,

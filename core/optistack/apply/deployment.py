@@ -17,6 +17,7 @@ from optistack.apply.folder import DeploymentFolder
 from optistack.apply.launch import NAME_PATTERN, DeploymentSpec
 from optistack.apply.logs import log_files
 from optistack.apply.processes import KEEPER_MARK, ProcessId, kill_all, living, marked, send, started_with
+from optistack.apply.shared_memory import remove_left
 from optistack.apply.state import STOP_TIMEOUT_S, Phase, State, actual_state, read_state, write_state
 from optistack.errors import CheckFailedError, InputError, nearest
 
@@ -186,7 +187,10 @@ def kill_keepers(folder: DeploymentFolder) -> None:
 
 
 def sweep(folder: DeploymentFolder) -> bool:
-    """Kill what a run whose keepers are gone has left behind; call it with the lock held. Returns whether it had."""
+    """Kill what a run whose keepers are gone has left behind, and remove what it has left in /dev/shm.
+
+    Call it with the lock held. Returns whether anything had to be killed.
+    """
     state = read_state(folder)
     if state is None:
         return False
@@ -205,4 +209,7 @@ def sweep(folder: DeploymentFolder) -> bool:
         raise CheckFailedError(
             f"Processes of {folder.path.name} do not end: {pids}.", fix="They may hang in a driver; see `ps`."
         )
+    if removed := remove_left(state.id):
+        with contextlib.suppress(OSError):  # it is only told then
+            write_state(folder, state.model_copy(update={"removed": state.removed + removed}))
     return found

@@ -33,6 +33,7 @@ from optistack.apply.processes import (
     living,
     marked,
 )
+from optistack.apply.shared_memory import remove_left
 
 # What the command that starts a deployment writes into its lease to hand it over.
 COMMIT = b"c"
@@ -73,11 +74,13 @@ def clean_up(folder: DeploymentFolder, deployment_id: str) -> None:
         return [process for process in left if process.pid != os.getpid()]
 
     kill_all(find, reap=reap_all)
+    removed = remove_left(deployment_id)
     state = _read(folder)
     if state.get("id") != deployment_id or state.get("phase") in ("stopped", "failed"):
         return
     asked_to_stop = state["phase"] == "stopping" and not state.get("reason")
     state |= {"phase": "stopped" if asked_to_stop else "failed", "members": []}
+    state["removed"] = [*state.get("removed", []), *removed]
     if not asked_to_stop and not state.get("reason"):
         state["reason"] = "its supervisor was killed or crashed; supervisor.log may say why"
     with contextlib.suppress(OSError):  # all is ended; on a full disk the free lock says so

@@ -65,6 +65,7 @@ class State(BaseModel):
     ``supervisor``, ``guardian``  the two that watch it
     ``processes``  what the spec names
     ``members``  every process seen below them, their children and those that went off on their own included
+    ``removed``  files that killed processes had left in /dev/shm, each with its size; they are gone
     """
 
     model_config = ConfigDict(frozen=True)
@@ -80,6 +81,7 @@ class State(BaseModel):
     guardian: ProcessId | None = None
     processes: tuple[ProcessState, ...] = ()
     members: tuple[ProcessId, ...] = ()
+    removed: tuple[str, ...] = ()
 
     @property
     def this_boot(self) -> bool:

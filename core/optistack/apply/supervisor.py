@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
@@ -29,10 +28,12 @@ from typing import Any
 from optistack.apply.child import marked_process, start_child, until_ready
 from optistack.apply.diagnose import start_failure
 from optistack.apply.folder import DeploymentFolder
-from optistack.apply.guardian import COMMIT, command, keeper_environment
+from optistack.apply.guardian import COMMIT
 from optistack.apply.launch import DeploymentSpec, ProcessSpec
+from optistack.apply.link import GuardianLink
 from optistack.apply.logs import cap_log, log_size_bytes, read_log
 from optistack.apply.processes import ProcessId, adopt_orphans, descendants, identify, kill_all, send
+from optistack.apply.shared_memory import remove_left
 from optistack.apply.state import LATE, Phase, State, write_state
 
 # How often new members are recorded: most processes are made while an engine starts.
@@ -43,18 +44,24 @@ ORPHAN_GRACE_S = 3.0
 REST_GRACE_S = 5.0
 # What never served has no request to finish; vLLM 0.32, told to end while it loaded, took the whole grace and more.
 UNREADY_GRACE_S = 5.0
-GUARDIAN_DELAYS_S = (0.1, 60.0)
 
 
 class Supervisor:
-    """One run. ``lock``, ``lease`` and ``link`` are descriptors: see folder.py, ``COMMIT`` and guardian.py."""
+    """One run. ``lock``, ``lease`` and ``link`` are descriptors: see folder.py, ``COMMIT`` and link.py."""
 
     def __init__(self, folder: DeploymentFolder, lock: int, lease: int, link: int, guardian_pid: int) -> None:
-        self.folder, self.lock, self.lease, self.link = folder, lock, lease, socket.socket(fileno=link)
+        self.folder, self.lease = folder, lease
         self.spec = DeploymentSpec.model_validate_json(folder.spec_file.read_bytes())
         self.state = State.model_validate_json(folder.state_file.read_bytes())
-        self.guardian_pid = guardian_pid
-        self.guardian_delay_s = GUARDIAN_DELAYS_S[0]
+        self.guardian = GuardianLink(
+            folder,
+            self.state.id,
+            lock=lock,
+            link=link,
+            pid=guardian_pid,
+            changed=lambda: self._record(guardian=identify(self.guardian.pid)),
+            failed=lambda error: _say(f"no new guardian: {error}"),
+        )
         self.running: dict[int, tuple[ProcessSpec, subprocess.Popen[bytes]]] = {}
         self.log_when_ready_bytes: dict[str, int] = {}
         self.loop = asyncio.get_running_loop()
@@ -67,8 +74,7 @@ class Supervisor:
             self.loop.add_signal_handler(signum, self._asked_to_stop, signum)
         self.loop.add_signal_handler(signal.SIGCHLD, self._reap)
         self.loop.add_reader(self.lease, self._read_lease)
-        self.loop.add_reader(self.link, self._guardian_died)
-        self._record(supervisor=identify(os.getpid()), guardian=identify(self.guardian_pid))
+        self._record(supervisor=identify(os.getpid()), guardian=identify(self.guardian.pid))
         tasks = [self._task(self._watch())]
         for process in self.spec.processes:
             if self._start(process):
@@ -78,7 +84,7 @@ class Supervisor:
             task.cancel()
         self._record(phase=Phase.STOPPING, reason=reason)
         await self._end_all()
-        self._record(phase=phase, members=())
+        self._record(phase=phase, members=(), removed=self.state.removed + remove_left(self.state.id))
 
     def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self.loop.create_task(work)
@@ -160,7 +166,7 @@ class Supervisor:
             return
         if self._goes_on_without(process):
             self._record_process(process.name, reason=self._diagnose(process, exit_code))
-            self.loop.call_soon(self._end_rest_of, process)
+            self.loop.call_soon(self._kill, process.name)
         else:
             when = "stopped working" if served else "did not start"
             self._end(Phase.FAILED, f"{process.name} {when}: {self._diagnose(process, exit_code)}")
@@ -169,9 +175,11 @@ class Supervisor:
         stand_in = any(other.group == process.group for other, _ in self.running.values())
         return bool(process.group) and stand_in and self.state.phase is Phase.READY
 
-    def _end_rest_of(self, process: ProcessSpec) -> None:
-        """End what a process that has ended has left behind: it may hold a device's memory."""
-        kill_all(lambda: marked_process(self.state.id, process.name), reap=self._reap, give_up_s=REST_GRACE_S)
+    def _kill(self, name: str) -> None:
+        """Kill a process, if it has not ended, and what it has left behind, which may hold memory of device or host."""
+        kill_all(lambda: marked_process(self.state.id, name), reap=self._reap, give_up_s=REST_GRACE_S)
+        if removed := remove_left(self.state.id, name):
+            self._record(removed=self.state.removed + removed)
 
     def _diagnose(self, process: ProcessSpec, exit_code: int | None) -> str:
         # Exceptions from before it was ready were no obstacle.
@@ -189,18 +197,24 @@ class Supervisor:
             await asyncio.sleep(WATCH_S if self.state.phase is Phase.READY else WATCH_STARTING_S)
 
     def _members(self) -> list[ProcessId]:
-        return [process for process in descendants(os.getpid()) if process.pid != self.guardian_pid]
+        return [process for process in descendants(os.getpid()) if process.pid != self.guardian.pid]
 
     async def _end_all(self) -> None:
         """End everything: SIGTERM to the processes of the spec, then to all that is left, then SIGKILL.
 
-        The processes of the spec come first, with half of the grace: each knows best how to end its own children.
+        The processes of the spec come first, with half of the grace: each knows best how to end its own children. Those
+        that never served are killed early, while others may still be at their last requests.
         """
+        served = {process.name for process in self.state.processes if process.ready}
         start, grace_s = self.loop.time(), self.spec.stop_timeout_s
-        if self.state.ready_at is None:
+        if not served:
             grace_s = min(grace_s, UNREADY_GRACE_S)
         for process in filter(None, map(identify, self.running)):
             send(process, signal.SIGTERM)
+        if served:
+            await self._until(lambda: served.issuperset(self._names()), start + min(grace_s, UNREADY_GRACE_S))
+            for name in self._names() - served:
+                self._kill(name)
         await self._until(lambda: not self.running, start + grace_s / 2)
         for process in self._members():
             send(process, signal.SIGTERM)
@@ -208,34 +222,13 @@ class Supervisor:
         await self._until(lambda: not self._members(), min(start + grace_s, self.loop.time() + ORPHAN_GRACE_S))
         kill_all(self._members, reap=self._reap)
 
+    def _names(self) -> set[str]:
+        """The processes of the spec that run."""
+        return {process.name for process, _ in self.running.values()}
+
     async def _until(self, done: Callable[[], bool], deadline: float) -> None:
         while not done() and not self.hurry and self.loop.time() < deadline:
             await asyncio.sleep(0.05)
-
-    def _guardian_died(self) -> None:
-        self.loop.remove_reader(self.link)
-        self.link.close()
-        self.loop.call_later(self.guardian_delay_s, self._replace_guardian)
-        self.guardian_delay_s = min(2 * self.guardian_delay_s, GUARDIAN_DELAYS_S[1])
-
-    def _replace_guardian(self) -> None:
-        self.link, theirs = socket.socketpair()
-        arguments = (str(self.folder.path), self.state.id, str(self.lock), "--watch", str(theirs.fileno()))
-        with theirs:
-            try:
-                guardian = subprocess.Popen(
-                    command("guardian", *arguments),
-                    env=keeper_environment(self.state.id),
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=(self.lock, theirs.fileno()),
-                    start_new_session=True,
-                )
-            except OSError as error:  # its Python is gone; the engine runs on without a guardian
-                _say(f"no new guardian: {error}")
-                return
-        self.guardian_pid = guardian.pid
-        self._record(guardian=identify(guardian.pid))
-        self.loop.add_reader(self.link, self._guardian_died)
 
 
 def _say(text: str) -> None:

@@ -44,7 +44,8 @@ def status(
         return
     from optistack.cli.views.status import status_view
 
-    screen.show(*status_view(shown, ended=len(entries) - len(shown), wide=screen.is_pipe()))
+    ended = [entry for entry in entries if entry not in shown]
+    screen.show(*status_view(shown, ended=ended, wide=screen.is_pipe()))
 
 
 def _entry(deployment: Deployment) -> dict[str, Any]:
@@ -71,6 +72,7 @@ def _entry(deployment: Deployment) -> dict[str, Any]:
         "phase": state.phase.value,
         "running": state.phase in (Phase.STARTING, Phase.READY, Phase.STOPPING),
         "reason": state.reason,
+        "removed": list(state.removed),
         "started_at": state.started_at.isoformat(timespec="seconds"),
         "endpoints": endpoints,
         "plan_hash": plan_hash,
@@ -93,6 +95,7 @@ def _entry(deployment: Deployment) -> dict[str, Any]:
 
 def _damaged(deployment: Deployment, why: str) -> dict[str, Any]:
     unknown = dict.fromkeys(("id", "supervisor_pid", "started_at"))
-    nothing: dict[str, Any] = {"endpoints": [], "plan_hash": "", "processes": [], "receipts": [], "failed": []}
+    lists = ("removed", "endpoints", "processes", "receipts", "failed")
+    nothing: dict[str, Any] = {"plan_hash": "", **{name: [] for name in lists}}
     told = {"name": deployment.name, "phase": DAMAGED, "running": deployment.locked(), "reason": why}
     return {**unknown, **nothing, **told, "log": str(deployment.folder.logs_dir)}

@@ -21,7 +21,7 @@ from optistack.memory.kv import attention_ranks
 from optistack.plan.core_rules import CORE_RULES
 from optistack.plan.engine import Engine, find_engine
 from optistack.plan.flags import check_launch
-from optistack.plan.front import behind_front, on_loopback, with_front
+from optistack.plan.front import behind_front, for_replicas, with_front
 from optistack.plan.plan import Plan, PluginUse
 from optistack.plan.wishes import plan_wishes, stack_wishes
 from optistack.resolve import parse_options, resolve
@@ -179,7 +179,7 @@ class _Attempt:
         launches = (
             self.backend.render(
                 RenderRequest(
-                    spec=on_loopback(self.spec) if behind else self.spec,
+                    spec=for_replicas(self.spec) if behind else self.spec,
                     stack=stack,
                     model=self.model,
                     node=part.node,

@@ -40,8 +40,8 @@ def process_name(launch: Launch) -> str:
     return f"replica-{launch.replica}"
 
 
-def on_loopback(spec: StackSpec) -> StackSpec:
-    """``spec`` for an engine behind a front: its host and port are the front's."""
+def for_replicas(spec: StackSpec) -> StackSpec:
+    """``spec`` for the engines behind a front: its host and port are the front's."""
     return spec.model_copy(update={"serving": spec.serving.model_copy(update={"host": LOOPBACK, "port": None})})
 
 

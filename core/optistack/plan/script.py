@@ -6,13 +6,13 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 
-from optistack.launch import FOLDER, PORT, FrontLaunch, Launch
+from optistack.launch import FOLDER, PORT, RUN, FrontLaunch, Launch
 from optistack.plan.front import process_name
 from optistack.plan.plan import Plan
 from optistack.plan.script_front import front_lines
 
-_PLACEHOLDER = re.compile(rf"({re.escape(PORT)}|{re.escape(FOLDER)})")
-_SHELL = {PORT: '"$PORT"', FOLDER: '"$FOLDER"'}
+_PLACEHOLDER = re.compile(rf"({re.escape(PORT)}|{re.escape(FOLDER)}|{re.escape(RUN)})")
+_SHELL = {PORT: '"$PORT"', FOLDER: '"$FOLDER"', RUN: '"$(cat /proc/sys/kernel/random/uuid)"'}
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@%+-]+")
 
 

@@ -20,15 +20,22 @@ def _not_empty(text: str) -> str:
 
 
 def _host(text: str) -> str:
+    if _is_address(text):
+        return text
+    labels = text.removesuffix(".").split(".")
+    # The last label of a name is no number: that is an address with a slip of the pen.
+    named = all(_HOST_LABEL.fullmatch(label) for label in labels) and not labels[-1].isdigit()
+    if not named or len(text) > _LONGEST_HOST:
+        raise ValueError(f"{text!r} is neither an address nor the name of a host")
+    return text
+
+
+def _is_address(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
     except ValueError:
-        labels = text.removesuffix(".").split(".")
-        # The last label of a name is no number: that is an address with a slip of the pen.
-        named = all(_HOST_LABEL.fullmatch(label) for label in labels) and not labels[-1].isdigit()
-        if not named or len(text) > _LONGEST_HOST:
-            raise ValueError(f"{text!r} is neither an address nor the name of a host") from None
-    return text
+        return False
+    return True
 
 
 Text = Annotated[str, AfterValidator(_not_empty)]
@@ -115,6 +122,11 @@ class ServingSection(_Section):
         False, description="Open the engine's development endpoints, which prove more. Only on a loopback address."
     )
     ready_timeout_s: float = Field(1800.0, gt=0, description="How long the engine may take to come up.")
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether only this machine can reach ``host``."""
+        return self.host == "localhost" or (_is_address(self.host) and ipaddress.ip_address(self.host).is_loopback)
 
 
 class StackSpec(_Section):

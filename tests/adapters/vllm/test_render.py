@@ -71,6 +71,7 @@ def test_kimi_on_four_b200s_with_every_plugin(kimi: ModelFacts, make_request: Ma
     transfer = {
         "kv_connector": "OffloadingConnector",
         "kv_role": "kv_both",
+        "engine_id": "{run}",  # filled in when it is started: what is left in /dev/shm is found by it
         "kv_connector_extra_config": {
             "cpu_bytes_to_use": int(700.5 * 2**30),
             "spec_name": "TieringOffloadingSpec",
@@ -147,9 +148,13 @@ def test_a_hub_draft_keeps_the_hub_open(small: ModelFacts, render: Callable[...,
     assert "HF_HUB_OFFLINE" not in render(small, DFLASH, node="cpu", spec=spec).env(port=1, folder="")
 
 
-def test_development_endpoints_stay_shut_on_an_open_address(small: ModelFacts, render: Callable[..., Launch]) -> None:
-    spec = {"serving": {"host": "0.0.0.0", "dev_endpoints": True}}
-    assert "VLLM_SERVER_DEV_MODE" not in render(small, node="h200x1", spec=spec).env(port=1, folder="")
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "my_host", "127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_development_endpoints_stay_shut_on_an_open_address(
+    small: ModelFacts, render: Callable[..., Launch], host: str
+) -> None:
+    spec = {"serving": {"host": host, "dev_endpoints": True}}
+    opened = "VLLM_SERVER_DEV_MODE" in render(small, node="h200x1", spec=spec).env(port=1, folder="")
+    assert opened is (host.startswith("127.") or host in ("::1", "localhost"))
 
 
 def test_a_host_tier_alone_is_a_size_in_gib(kimi: ModelFacts, render: Callable[..., Launch]) -> None:

@@ -20,9 +20,14 @@ STYLES = {
 }
 
 
-def status_view(entries: Sequence[Mapping[str, Any]], *, ended: int, wide: bool) -> Iterator[RenderableType]:
+def status_view(
+    entries: Sequence[Mapping[str, Any]], *, ended: Sequence[Mapping[str, Any]], wide: bool
+) -> Iterator[RenderableType]:
+    """``ended`` are those that are not shown."""
     if not entries:
-        yield Text(f"Nothing is running. {f'{ended} ended: optistack status --all' if ended else ''}".strip())
+        failed = ", ".join(entry["name"] for entry in ended if entry["phase"] == "failed")
+        told = f"{len(ended)} ended{f', {failed} failed' if failed else ''}: optistack status --all" if ended else ""
+        yield Text(f"Nothing is running. {told}".strip())
         return
     table = columns(None, None, None, None if wide else 100)
     for entry in entries:
@@ -42,6 +47,7 @@ def _told(entry: Mapping[str, Any], *, wide: bool) -> Text:
     if entry["running"]:
         lost = [process for process in entry["processes"] if process["reason"]]
         parts[:0] = [(f"without {process['name']}: {process['reason']}", "red") for process in lost]
+    parts += [(f"removed {file}, left by a killed engine", "dim") for file in entry["removed"]]
     if entry["reason"]:
         parts.insert(0, (entry["reason"], "red" if entry["phase"] == "failed" else ""))
     return Text(gap).join(Text(text, style) for text, style in parts)
