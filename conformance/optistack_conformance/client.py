@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -116,7 +116,7 @@ class Client(Endpoint):
 
         body = {"model": self.model(), **fields, "stream": True}
         try:
-            with self._client.stream("POST", path, json=body) as response:
+            with closing(self._send("POST", path, stream=True, json=body)) as response:
                 if response.status_code != 200:
                     response.read()
                     raise CheckFailedError(f"{self.url}{path} answered {response.status_code}: {response.text[:300]}")

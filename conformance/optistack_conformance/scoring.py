@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optistack_conformance import margin
+from optistack_conformance import greedy
 from optistack_conformance.answers import NotScoredError, read_from, sglang_answer, sglang_scores
 from optistack_conformance.client import COMPLETIONS, Client
 from optistack_conformance.margin import ScoredToken
@@ -54,7 +54,7 @@ class Scorer:
 
     def token_ids(self, text: str) -> tuple[int, ...]:
         """``text`` as the engine tokenizes it. NotScoredError where it does not say."""
-        return margin.prompt_ids(self.client, text)
+        return greedy.prompt_ids(self.client, text)
 
     def decode(
         self, prompt: Sequence[int], max_tokens: int, *, temperature: float = 0.0, seed: int | None = None

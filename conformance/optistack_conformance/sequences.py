@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from optistack.errors import CheckFailedError
-from optistack_conformance import margin
+from optistack_conformance import greedy
 from optistack_conformance.cases import chunks, prose, sessions
 from optistack_conformance.engine import prompted_tokens, read_counts, read_engine
 from optistack_conformance.margin import ScoredToken
@@ -105,7 +105,7 @@ def draw(
 
     def one(task: tuple[int, int]) -> Measured:
         number, size = task
-        kind = margin.PROMPTS[number % len(margin.PROMPTS)]
+        kind = greedy.PROMPTS[number % len(greedy.PROMPTS)]
         ids = scorer.token_ids(f"{prose(f'{seed}/{number}', 1)}\n\n{kind}")
         decoded = scorer.decode(ids, size, temperature=temperature, seed=number if temperature else None)
         return Measured(decoded, scorer.prefill(ids, decoded.output_ids, top=top))

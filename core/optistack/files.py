@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from optistack.errors import InputError
+
+
+def numbered_lines(path: Path, *, fix: str) -> list[tuple[int, str]]:
+    """The lines of a text file that are not blank, each with its number, from 1.
+
+    Only a line feed ends a line: JSON may have other ends of lines, such as U+2028, in a string. Raises InputError,
+    with ``fix``, when the file cannot be read or is not text in UTF-8.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.", fix=fix) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not text in UTF-8.", fix=fix) from error
+    return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def read_json_line(line: str) -> Any:
+    """What a line of JSON Lines holds.
+
+    Raises ValueError where that is nothing, is nested deeper than Python reads, or has text that UTF-8 has no bytes for
+    (half a surrogate pair), which no engine can be sent.
+    """
+    try:
+        value = json.loads(line)
+        json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return value
 
 
 def write_whole(path: Path, content: str | bytes, *, mode: int = 0o600) -> None:

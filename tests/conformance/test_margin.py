@@ -13,17 +13,8 @@ from hypothesis import strategies as st
 from optistack.errors import CheckFailedError
 from optistack.verify.endpoint import Endpoint
 from optistack_conformance.answers import NotScoredError
-from optistack_conformance.margin import (
-    BOUND_NAT,
-    QUANTIZED_KV_BOUND_NAT,
-    Generation,
-    ScoredToken,
-    bound_nat,
-    check_greedy_margin,
-    generate,
-    judge,
-    score,
-)
+from optistack_conformance.greedy import Generation, check_greedy_margin, generate, score
+from optistack_conformance.margin import BOUND_NAT, QUANTIZED_KV_BOUND_NAT, ScoredToken, bound_nat, judge
 
 
 def token(margin: float, *, position: int = 0) -> ScoredToken:

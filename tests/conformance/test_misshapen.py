@@ -19,7 +19,7 @@ from optistack.errors import CheckFailedError
 from optistack.verify.endpoint import Endpoint
 from optistack_conformance.client import Client
 from optistack_conformance.engine import read_engine
-from optistack_conformance.margin import check_greedy_margin
+from optistack_conformance.greedy import check_greedy_margin
 from optistack_conformance.outcomes import Outcome
 from optistack_conformance.runner import run_suite
 from optistack_conformance.scoring import Scorer

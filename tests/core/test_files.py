@@ -13,7 +13,7 @@ import pytest
 
 from optistack.cli.run import run
 from optistack.errors import InputError
-from optistack.files import check_writable, write_file
+from optistack.files import check_writable, numbered_lines, write_file
 
 STACKS = Path(__file__).resolve().parents[2] / "stacks"
 
@@ -23,6 +23,21 @@ def read_in_background(fifo: Path) -> tuple[threading.Thread, list[str]]:
     thread = threading.Thread(target=lambda: read.append(fifo.read_text()), daemon=True)
     thread.start()
     return thread, read
+
+
+def test_lines_are_numbered_as_an_editor_numbers_them(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('\ufeff{"a": "one\u2028line"}\r\n\n  \n{"b": "one\u0085line"}', encoding="utf-8")
+    assert numbered_lines(file, fix="") == [(1, '{"a": "one\u2028line"}'), (4, '{"b": "one\u0085line"}')]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", None])
+def test_what_is_no_text_is_refused_with_the_fix(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "prompts.jsonl"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(InputError, match=r"prompts\.jsonl .*Give another"):
+        numbered_lines(file, fix="Give another.")
 
 
 def test_a_pipe_stays_one_and_gets_the_text(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from optistack.errors import CheckFailedError, InputError
+from optistack.files import numbered_lines, read_json_line, write_file
 from optistack_conformance.answers import generation, read_from
 from optistack_conformance.client import CHAT, Client
 from optistack_conformance.outcomes import Outcome
@@ -53,17 +54,10 @@ def read_lines(path: Path, *, missing: str = "Download the samples first.") -> l
     """The objects of a JSONL file. Raises InputError naming the line that is none; ``missing`` is what to do where the
     file cannot be read."""
     fix = "Every line should be one JSON object, as in the verifier's files; was the download or the run broken off?"
-    try:
-        with path.open(encoding="utf-8") as file:
-            lines = list(file)  # not splitlines: JSON may have other ends of lines, such as U+2028, in a string
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.", fix=missing) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is no text: {error}.", fix=fix) from error
     found = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in numbered_lines(path, fix=missing):
         try:
-            value = json.loads(line)
+            value = read_json_line(line)
         except ValueError as error:
             raise InputError(f"{path} line {number} is no JSON: {error}.", fix=fix) from error
         if not isinstance(value, dict):
@@ -95,8 +89,6 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
 def write_lines(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
     """Write a JSONL file; never half of it."""
-    from optistack.files import write_file
-
     write_file(path, "".join(json.dumps(entry) + "\n" for entry in entries))
 
 

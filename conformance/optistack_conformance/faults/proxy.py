@@ -35,7 +35,9 @@ class FaultyProxy(Listening):
         hidden: Collection[str] = (),
     ) -> None:
         self.hidden = frozenset(hidden)
-        self.client = httpx.Client(base_url=upstream, timeout=600.0, trust_env=False)
+        # A connection for each request: one that is kept alive may be closed by the engine just as it is used.
+        each = httpx.Limits(max_keepalive_connections=0)
+        self.client = httpx.Client(base_url=upstream, timeout=600.0, trust_env=False, limits=each)
         self.tamper = tamper or Tamper(fault, seed=seed)
         super().__init__(_Handler, proxy=self)
 

@@ -98,7 +98,7 @@ class Endpoint:
 
         timeout_s = arguments.setdefault("timeout", self._client.timeout.read)
         try:
-            return self._client.request(method, path, **arguments)
+            return self._send(method, path, **arguments)
         except httpx.UnsupportedProtocol as error:
             raise InputError(f"{self.url!r} is not a URL.", fix="Give it like http://127.0.0.1:8000.") from error
         except httpx.TimeoutException as error:
@@ -111,6 +111,25 @@ class Endpoint:
                 f"No engine answers at {self.url}{path}: {type(error).__name__} {error}".rstrip() + ".",
                 fix="Is it up? `optistack status` lists what runs here.",
             ) from error
+
+    def _send(self, method: str, path: str, *, stream: bool = False, **arguments: Any) -> httpx.Response:
+        """Raises httpx's errors.
+
+        A server may close a kept-alive connection just as a request goes out on it (SGLang does after each answer of
+        status 500). Nothing that is asked of an engine does more when asked twice, so such a request is sent once more,
+        on another connection, if no answer to it had begun.
+        """
+        import httpx
+
+        steps: set[str] = set()
+        extensions = {"trace": lambda step, _: steps.add(step)}
+        first = self._client.build_request(method, path, extensions=extensions, **arguments)
+        try:
+            return self._client.send(first, stream=stream)
+        except (httpx.NetworkError, httpx.RemoteProtocolError):
+            if not _closed_beforehand(steps):
+                raise
+        return self._client.send(self._client.build_request(method, path, **arguments), stream=stream)
 
     def get_json(self, path: str) -> dict[str, Any] | None:
         """The JSON object at ``path``; ``None`` when the engine has no such route."""
@@ -170,6 +189,14 @@ class Endpoint:
         if response.status_code != 200:
             raise CheckFailedError(f"{self.url} answered {response.status_code} to a completion: {response.text[:300]}")
         return _completion(response, self.url)
+
+
+def _closed_beforehand(steps: set[str]) -> bool:
+    """Whether a request that failed went out on a connection kept alive from before and no answer to it began, by
+    httpx's names of its ``steps``."""
+    sent, opened, answered = "send_request_headers.started", "connect_tcp.started", "receive_response_headers.complete"
+    names = {step.partition(".")[2] for step in steps}
+    return sent in names and opened not in names and answered not in names
 
 
 def _object(response: httpx.Response) -> dict[str, Any] | None:
