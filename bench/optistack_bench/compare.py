@@ -30,8 +30,9 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Change:
-    """``verdict`` is ``better``, ``worse``, ``same`` (within the noise), ``unknown`` (a side has one repeat), or
-    ``too few`` (a 95th or 99th percentile of fewer values than that takes: it is nearly the largest)."""
+    """``verdict`` is ``better``, ``worse``, ``same`` (within the noise), ``unknown`` (a side has one repeat),
+    ``too few`` (a 95th or 99th percentile of fewer values than that takes: it is nearly the largest), or ``too short``
+    (a repeat of a side counted for less time than can be concluded from)."""
 
     target: str
     load: str
@@ -49,11 +50,18 @@ def compare(before: Result, after: Result) -> list[Change]:
     """Every figure of every load that both have. A change counts when its 95% interval (Welch) excludes 0; of twenty
     figures that did not change one will. A single target on each side is compared whatever its name.
 
-    Raises InputError when nothing can be compared: other workloads, other loads.
+    Raises InputError when nothing can be compared: other workloads, other loads, other least times.
     """
     pairs = list(_pairs(before, after))
     if not pairs:
         raise InputError("The two results have no load of one target in common.", fix="Compare runs of equal settings.")
+    least = [float(side.settings.get("min_seconds") or 0) for side in (before, after)]
+    if least[0] != least[1]:
+        raise InputError(
+            f"They went on for other times, so one sent sessions that the other never did: --min-seconds {least[0]:g} "
+            f"and {least[1]:g}.",
+            fix="Give both runs the same --min-seconds.",
+        )
     for old, new in pairs:
         if old.workload.digest != new.workload.digest:
             raise InputError(
@@ -84,6 +92,8 @@ def _changes(old: Point, new: Point) -> list[Change]:
         change, half = difference(mine, theirs)
         if not (_enough(old, figure) and _enough(new, figure)):
             verdict = "too few"
+        elif old.too_short or new.too_short:
+            verdict = "too short"
         elif half is None:
             verdict = "unknown"
         elif abs(change) <= half:

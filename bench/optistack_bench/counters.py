@@ -14,12 +14,18 @@ from optistack.verify.metrics import Metrics
 
 TOTALS = {
     "prompt_tokens": (("vllm:prompt_tokens_total", {}), ("sglang:prompt_tokens_total", {})),
-    "asked_tokens": (("vllm:prefix_cache_queries_total", {}), ("sglang:prompt_tokens_total", {})),
+    "asked_tokens": (
+        ("vllm:prompt_tokens_by_source_total", {}),
+        ("vllm:prefix_cache_queries_total", {}),
+        ("sglang:prompt_tokens_total", {}),
+    ),
     "device_hit_tokens": (
+        ("vllm:prompt_tokens_by_source_total", {"source": "local_cache_hit"}),
         ("vllm:prefix_cache_hits_total", {}),
         ("sglang:cached_tokens_total", {"cache_source": "device"}),
     ),
     "host_hit_tokens": (
+        ("vllm:prompt_tokens_by_source_total", {"source": "external_kv_transfer"}),
         ("vllm:external_prefix_cache_hits_total", {}),
         ("sglang:cached_tokens_total", {"cache_source": "host"}),
     ),
@@ -30,7 +36,9 @@ TOTALS = {
     "queue_s": (("vllm:request_queue_time_seconds_sum", {}), ("sglang:queue_time_seconds_sum", {})),
     "queued_requests": (("vllm:request_queue_time_seconds_count", {}), ("sglang:queue_time_seconds_count", {})),
 }
-"""What is counted up, and what it is called; the first name that the engine has is taken."""
+"""What is counted up, and what it is called; the first name that the engine has is taken. Of vLLM's, those by source
+count a prompt once, when its first token is out. ``prefix_cache_*`` count it at each attempt to schedule it, so again
+and again while its KV is loaded from a tier."""
 
 GAUGES = {
     "running": ("vllm:num_requests_running", "sglang:num_running_reqs"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -13,6 +12,7 @@ from optistack_bench.client import CONNECTION_ERRORS, TIMEOUT, Client
 from optistack_bench.conversation import Conversation
 from optistack_bench.records import Record, record_of
 from optistack_bench.result import load_name
+from optistack_bench.supply import Supply
 from optistack_bench.workload import Session, Workload
 
 
@@ -93,8 +93,9 @@ class Player:
     """Plays one workload once. Each session is sent to one of ``clients``, whole and with its sub-agents: in a closed
     loop to that of its user, so that no server has nothing to do while another one has the users of two.
 
-    ``on_record`` is told each request when it is over; ``alive`` is asked, after a connection failed, whether anybody
-    still serves at that URL: ``""``, or why not."""
+    ``run`` is behind every session's name in its header: a router would send a session of the repeat before to where
+    its KV was. ``on_record`` is told each request when it is over; ``alive`` is asked, after a connection failed,
+    whether anybody still serves at that URL: ``""``, or why not."""
 
     def __init__(
         self,
@@ -102,11 +103,12 @@ class Player:
         loop: Loop,
         *,
         seed: int,
+        run: int = 0,
         on_record: Callable[[Record], None],
         alive: Callable[[str], Awaitable[str]],
     ) -> None:
         self._servers = [_Server(client) for client in clients]
-        self._loop, self._seed = loop, seed
+        self._loop, self._seed, self._run = loop, seed, run
         self._on_record, self._alive = on_record, alive
         self._played = Played()
         self._flights = _Flights()
@@ -114,11 +116,13 @@ class Player:
         self._dead = asyncio.Event()
         self._died: tuple[float, float] | None = None
 
-    async def play(self, workload: Workload) -> Played:
-        """Play it to its end, or until the server is gone. Cancelled, it closes its connections and keeps nothing."""
+    async def play(self, workload: Workload, supply: Supply | None = None) -> Played:
+        """Play it to its end, or until the server is gone; in a closed loop what ``supply`` hands out, if that is
+        given. Cancelled, it closes its connections and keeps nothing."""
         self._flights = _Flights()
         self._zero_s = perf_counter()
-        work = self._open(workload) if self._loop.rate is not None else self._closed(workload)
+        supply = supply or Supply(workload.sessions)
+        work = self._open(workload) if self._loop.rate is not None else self._closed(supply, len(workload.sessions))
         main = asyncio.ensure_future(work)
         death = asyncio.ensure_future(self._dead.wait())
         try:
@@ -141,16 +145,14 @@ class Player:
                 played.full_s, played.active_s = died_s, integral
         return played
 
-    async def _closed(self, workload: Workload) -> None:
-        queue = deque(workload.sessions)
-
+    async def _closed(self, supply: Supply, sessions: int) -> None:
         async def user(server: _Server) -> None:
-            while queue:
-                await self._session(queue.popleft(), server)
+            while (session := await supply.next()) is not None:
+                await self._session(session, server)
             self._note_full()
 
         async with asyncio.TaskGroup() as users:
-            for number in range(min(self._loop.users, len(queue))):
+            for number in range(min(self._loop.users, sessions)):
                 users.create_task(user(self._servers[number % len(self._servers)]))
 
     async def _open(self, workload: Workload) -> None:
@@ -187,7 +189,7 @@ class Player:
                     answer = await server.client.ask(
                         chat.ask(turn) if turn.text else turn.prompt,
                         max_tokens=turn.output_tokens,
-                        session=session.name,
+                        session=f"{session.name}.{self._run}",
                     )
                 finally:
                     self._flights.change(-1)

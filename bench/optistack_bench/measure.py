@@ -26,6 +26,7 @@ from optistack_bench.result import RECORDED, Point, Repeat, Server, WorkloadFact
 from optistack_bench.server import read_server
 from optistack_bench.settings import RECORDED_FIX, Settings, WorkloadMaker
 from optistack_bench.summary import summarize
+from optistack_bench.supply import Supply
 from optistack_bench.synthetic import Texts
 from optistack_bench.target import Target
 from optistack_bench.terminal import printable
@@ -65,6 +66,7 @@ class Bench:
     texts: Texts | ChatTexts = field(default_factory=lambda: Texts({}))
     text_rule: str = ""
     salts: int = 0
+    plays: int = 0
 
     def __enter__(self) -> Bench:
         """Raises InputError when nobody answers, or what is asked for cannot be had there."""
@@ -122,8 +124,13 @@ class Bench:
         )
         self._tell_arrivals(workload, loop)
         self._warm_up(maker, loop, point)
+        needed = maker.number
         for number in range(self.settings.repeats):
-            repeat = self._repeat(maker.make(self._salt()), loop, number, point)
+            salt = self._salt()
+            least = maker.make(salt)
+            supply = maker.supply(salt, least, needed)
+            repeat = self._repeat(least, supply, loop, number, point)
+            needed = max(needed, supply.given)
             point = point.model_copy(update={"repeats": (*point.repeats, repeat)})
             keep(point)
             if repeat.ended:
@@ -182,8 +189,9 @@ class Bench:
                 fix=_fix(bad.error if bad else "", self.settings.chat),
             )
 
-    def _repeat(self, workload: Workload, loop: Loop, number: int, point: Point) -> Repeat:
+    def _repeat(self, workload: Workload, supply: Supply, loop: Loop, number: int, point: Point) -> Repeat:
         total = sum(1 for _ in workload.turns())
+        least = "at least " if self.settings.min_seconds else ""
         seen = failed = 0
 
         def on_record(record: Record) -> None:
@@ -192,13 +200,13 @@ class Bench:
             self.journal.add(record, target=point.target, load=point.load, repeat=number)
             bad = f", {failed} errors" if failed else ""
             self.progress.detail(
-                f"{point.load}, repeat {number + 1} of {self.settings.repeats}: {seen} of {total} requests{bad}"
+                f"{point.load}, repeat {number + 1} of {self.settings.repeats}: {seen} of {least}{total} requests{bad}"
             )
 
         before = self._totals()
         gauges: list[dict[str, float]] = []
         cpu_s, wall_s = process_time(), perf_counter()
-        played = self._play(workload, loop, on_record, gauges)
+        played = self._play(workload, loop, on_record, gauges, supply)
         share = (process_time() - cpu_s) / (perf_counter() - wall_s)
         spare = (TEMPLATE_TOKENS + self.settings.tools * TOOLS_TOKENS) if self.settings.chat else 0
         # The counters of one that ended cannot be read any more, and the generator waited for it.
@@ -215,6 +223,7 @@ class Bench:
         loop: Loop,
         on_record: Callable[[Record], None],
         gauges: list[dict[str, float]] | None = None,
+        supply: Supply | None = None,
     ) -> Played:
         async def work() -> Played:
             key = os.environ.get(API_KEY_VARIABLE)
@@ -223,10 +232,11 @@ class Bench:
                 Client(url, self._fields(), asked.session_header, key, asked.timeout_s, asked.chat)
                 for url in self.target.urls
             ]
-            player = Player(clients, loop, seed=self.settings.seed, on_record=on_record, alive=self._alive)
+            self.plays += 1
+            player = Player(clients, loop, seed=asked.seed, run=self.plays, on_record=on_record, alive=self._alive)
             watch = asyncio.ensure_future(self._watch(gauges)) if gauges is not None else None
             try:
-                return await player.play(workload)
+                return await player.play(workload, supply)
             finally:
                 if watch is not None:
                     watch.cancel()

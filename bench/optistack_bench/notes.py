@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from optistack_bench.result import Point
+from optistack_bench.result import SHORT_WINDOW_S, Point
 from optistack_bench.statistics import TAILS, values_needed
+from optistack_bench.summary import AGREE_SHARE
 
 LITTLE_TOLERANCE = 0.1
 BUSY_GENERATOR = 0.8
@@ -28,6 +29,7 @@ def notes(point: Point) -> Iterator[str]:
         yield f"{where}: {sum(errors.values())} requests failed ({kinds}) and are in no latency. The first: {first}"
     yield from _counts(where, point)
     yield from _tails(where, point)
+    yield from short_windows(point.target, [point])
     little = point.mean("little")
     if little is not None:
         verdict = "holds" if abs(little - 1) <= LITTLE_TOLERANCE else "does NOT hold: too short, or not steady"
@@ -85,6 +87,16 @@ def _tails(where: str, point: Point) -> Iterator[str]:
             )
 
 
+def short_windows(where: str, points: Iterable[Point]) -> Iterator[str]:
+    """Those of ``points`` of which a repeat counted too short a time, in one sentence."""
+    short = [f"{point.load} ({point.window_s:.2g} s)" for point in points if point.too_short]
+    if short:
+        yield (
+            f"{where}: TOO SHORT to conclude from: {', '.join(short)}; a repeat has to count for {SHORT_WINDOW_S:g} s. "
+            "Give --min-seconds 10 or more, or at a rate more --sessions."
+        )
+
+
 def seen_before(where: str, point: Point) -> Iterator[str]:
     """That the point's server had KV of the workload from an earlier run."""
     if point.mean("foreign_hits"):
@@ -97,8 +109,15 @@ def seen_before(where: str, point: Point) -> Iterator[str]:
 def _hits(where: str, point: Point) -> Iterator[str]:
     usage, engine = point.mean("hit_rate_usage"), point.mean("hit_rate_engine")
     possible = point.mean("hit_rate_possible")
+    if (times := point.mean("prompts_by_engine")) is not None and abs(times - 1) > AGREE_SHARE:
+        yield (
+            f"{where}: the engine's counters have {times:.3g} times the prompt tokens of the requests, so that hits by "
+            "them are not to be trusted: prompts are counted again, or others asked it too."
+        )
     if usage is None and engine is None:
         yield f"{where}: neither usage nor the engine's counters tell cache hits."
+    elif engine is None and any(repeat.figures.get("hits_agree") == 0.0 for repeat in point.measured):
+        yield f"{where}: the engine's counters have more hits than prompt tokens; hits are by usage."
     elif usage is not None and engine is not None:
         agree = all(repeat.figures.get("hits_agree", 1.0) for repeat in point.measured)
         tiers = ", ".join(

@@ -18,6 +18,9 @@ RECORDED = "recorded"
 """The rate of an open loop in which sessions start when the trace says."""
 NO_TOKEN = "no token"
 """The error of an answer that came whole, without any text."""
+SHORT_WINDOW_S = 8.0
+"""A repeat that counts for less says little: a pause of one second, or the prompts that all users send at once in the
+beginning, are more than an eighth of it."""
 
 
 class _Value(BaseModel):
@@ -112,6 +115,17 @@ class Point(_Value):
         return min(
             (one.get(f"{name}_n", one.get("requests", 0.0) - one.get("errors", 0.0)) for one in repeats), default=0.0
         )
+
+    @property
+    def window_s(self) -> float | None:
+        """The time that the shortest repeat counted; None in a result that does not say."""
+        counted_s = (repeat.figures["window_s"] for repeat in self.measured if "window_s" in repeat.figures)
+        return min(counted_s, default=None)
+
+    @property
+    def too_short(self) -> bool:
+        """Whether a repeat counted too short a time to conclude from."""
+        return self.window_s is not None and self.window_s < SHORT_WINDOW_S
 
     @property
     def error_share(self) -> float:

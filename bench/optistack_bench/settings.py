@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,10 @@ from optistack.traces import read_trace
 from optistack_bench.chat import ChatTexts, chat_workload
 from optistack_bench.replay import replay
 from optistack_bench.result import RECORDED
+from optistack_bench.supply import Supply
 from optistack_bench.synthetic import FIRST_PROMPT_TOKENS, MADE, SHAPES, Texts, sessions
 from optistack_bench.tokens import Sizes, TokenMaker
-from optistack_bench.workload import MAX_DIVIDE, Workload, check_fits, prefill_only
+from optistack_bench.workload import MAX_DIVIDE, Session, Workload, check_fits, prefill_only
 
 if TYPE_CHECKING:
     from optistack_bench.load import Loop
@@ -31,7 +32,8 @@ OWN_HEADERS = ("host", "authorization", "content-type", "content-length", "trans
 class Settings:
     """``divide`` None divides sessions by what fits, and leaves other workloads as they are; 0 divides any by what
     fits. ``warmup`` is requests of each user before anything counts. ``max_errors`` is the share of a repeat's requests
-    that may fail in a run that is well. ``chat`` sends messages instead of token ids, with ``tools`` to call."""
+    that may fail in a run that is well. ``min_seconds`` is how long a closed loop goes on at least.
+    ``chat`` sends messages instead of token ids, with ``tools`` to call."""
 
     workload: str = "sessions"
     trace: Path | None = None
@@ -48,6 +50,7 @@ class Settings:
     timeout_s: float = 600.0
     context_tokens: int | None = None
     max_errors: float = 0.0
+    min_seconds: float = 0.0
     chat: bool = False
     tools: bool = False
 
@@ -95,6 +98,11 @@ class Settings:
                     fix="Give --sessions: at least as many as begin in the time that a session takes, and several "
                     "times as many for a steady load.",
                 )
+            if loop.rate is not None and self.min_seconds:
+                raise InputError(
+                    "--min-seconds is for a number of users: at a rate, --sessions says how long it takes.",
+                    fix="Leave out --min-seconds, or give --users instead of --rate.",
+                )
 
     @property
     def needs_text(self) -> bool:
@@ -120,12 +128,31 @@ class WorkloadMaker:
         self._context_tokens = context_tokens
         self._trace = read_trace(settings.trace) if settings.trace else None
         whole = len(self._trace.sessions) if self._trace is not None and loop.rate is not None else 0
-        self._number = settings.sessions or whole or max(2 * loop.users, len(texts.domains))
+        self.number = settings.sessions or whole or max(2 * loop.users, len(texts.domains))
         self.divide = self._settled(model)
 
     def make(self, salt: int) -> Workload:
         """Raises InputError when there is too much to tell apart."""
-        return self._build(TokenMaker(salt), self.divide, self._texts)
+        return self._build(TokenMaker(salt), self.divide, self._texts, self.number)
+
+    def supply(self, salt: int, least: Workload, needed: int) -> Supply:
+        """The sessions of a closed loop that plays ``least`` and goes on for the seconds that were asked for.
+        ``needed`` of them are made now, as many as the repeats before took."""
+        if not self._settings.min_seconds:
+            return Supply(least.sessions)
+        return Supply(
+            self._sessions(salt, needed) if needed > self.number else least.sessions,
+            least=len(least.sessions),
+            seconds=self._settings.min_seconds,
+            more=lambda number: self._sessions(salt, number),
+        )
+
+    def _sessions(self, salt: int, number: int) -> tuple[Session, ...]:
+        """Those of ``make``, and as many behind them as make up ``number``, less those of them that do not fit the
+        model's context: it was settled with the others."""
+        made = self._build(TokenMaker(salt), self.divide, self._texts, number)
+        most = self._context_tokens
+        return tuple(one for one in made.sessions if most is None or one.longest_tokens <= most)
 
     def _settled(self, model: str) -> int:
         asked = self._settings.divide
@@ -136,25 +163,28 @@ class WorkloadMaker:
             texts = self._texts
             if isinstance(texts, Texts):
                 texts = Texts(dict.fromkeys(texts.corpora, ()))
-            workload = self._build(Sizes(), divide, texts)
+            workload = self._build(Sizes(), divide, texts, self.number)
             fits = self._context_tokens is None or workload.longest_tokens <= self._context_tokens
             if asked or fits or divide >= MAX_DIVIDE:
                 check_fits(workload, self._context_tokens, model, divide=divide)
                 return divide
             divide *= 2
 
-    def _build(self, maker: TokenMaker, divide: int, texts: Texts | ChatTexts) -> Workload:
-        made = self._whole(maker, divide, texts)
+    def _build(self, maker: TokenMaker, divide: int, texts: Texts | ChatTexts, number: int) -> Workload:
+        made = self._whole(maker, divide, texts, number)
+        if seconds := self._settings.min_seconds:
+            rule = f"Further sessions of the same kind begin until {seconds:g} s are over."
+            made = replace(made, rules=(*made.rules, rule))
         return prefill_only(made) if self._settings.prefill_only else made
 
-    def _whole(self, maker: TokenMaker, divide: int, texts: Texts | ChatTexts) -> Workload:
+    def _whole(self, maker: TokenMaker, divide: int, texts: Texts | ChatTexts, number: int) -> Workload:
         asked = self._settings
         common: dict[str, Any] = {"divide": divide, "seed": asked.seed}
         paced: dict[str, Any] = {"turns": asked.turns, "think_limit_s": asked.think_limit_s}
         if isinstance(texts, ChatTexts):
             return chat_workload(
                 asked.workload,
-                number=self._number,
+                number=number,
                 salt=maker.salt,
                 texts=texts,
                 tools=asked.tools,
@@ -163,8 +193,8 @@ class WorkloadMaker:
             )
         common["maker"] = maker
         if self._trace is not None and asked.trace is not None:
-            return replay(self._trace, name=f"trace {asked.trace.name}", sessions=self._number, **paced, **common)
+            return replay(self._trace, name=f"trace {asked.trace.name}", sessions=number, **paced, **common)
         common["answers"] = not asked.prefill_only
         if asked.workload == "sessions":
-            return sessions(number=self._number, texts=texts, **paced, **common)
-        return SHAPES[asked.workload](number=self._number, texts=texts, **common)
+            return sessions(number=number, texts=texts, **paced, **common)
+        return SHAPES[asked.workload](number=number, texts=texts, **common)

@@ -16,7 +16,8 @@ from optistack_bench.statistics import TAILS, quantile
 BUCKETS = ((32, "under 32"), (128, "32 to 127"), (512, "128 to 511"))
 LAST_BUCKET = "512 and more"
 AGREE_SHARE = 0.02
-"""Cached tokens by usage and by the engine's counters agree within this share of the prompts' tokens."""
+"""Cached tokens by usage and by the engine's counters agree within this share of the prompts' tokens, and so do the
+tokens of those prompts."""
 
 
 def summarize(
@@ -34,7 +35,7 @@ def summarize(
     figures = {
         **latencies(good),
         **_throughput(good, played, gpus),
-        **_cache(good, counts, spare_tokens),
+        **_cache(good, played, counts, spare_tokens),
         **_gauges(gauges),
     }
     if counts.acceptance_length is not None:
@@ -150,7 +151,7 @@ def _share_before(record: Record, until_s: float) -> float:
     return come / (1 + len(record.gaps_s))
 
 
-def _cache(good: Sequence[Record], counts: Counts, spare_tokens: int) -> dict[str, float]:
+def _cache(good: Sequence[Record], played: Played, counts: Counts, spare_tokens: int) -> dict[str, float]:
     """Hit rates: of prompt tokens by usage, by the engine's counters, and what the workload allows at best."""
     figures: dict[str, float] = {}
     prompt = sum(record.prompt_tokens for record in good)
@@ -164,12 +165,18 @@ def _cache(good: Sequence[Record], counts: Counts, spare_tokens: int) -> dict[st
         figures["hit_rate_usage"] = sum(said) / prompt
     asked = counts.get("asked_tokens")
     if asked and counts.hit_tokens is not None:
-        figures["hit_rate_engine"] = counts.hit_tokens / asked
-        for tier in HIT_TIERS:
-            if (value := counts.get(tier)) is not None:
-                figures[f"hit_rate_{tier.removesuffix('_hit_tokens')}"] = value / asked
+        # More hits than tokens that were looked up is no rate, whatever is counted there.
+        if counts.hit_tokens <= asked:
+            figures["hit_rate_engine"] = counts.hit_tokens / asked
+            for tier in HIT_TIERS:
+                if (value := counts.get(tier)) is not None:
+                    figures[f"hit_rate_{tier.removesuffix('_hit_tokens')}"] = value / asked
+        # The engine may have counted the prompts of requests that failed, or not.
+        expected = min(max(asked, prompt), sum(record.prompt_tokens for record in played.records))
+        figures["prompts_by_engine"] = asked / expected
         if said:
-            figures["hits_agree"] = float(abs(counts.hit_tokens - sum(said)) <= AGREE_SHARE * prompt)
+            apart = max(abs(counts.hit_tokens - sum(said)), abs(asked - expected))
+            figures["hits_agree"] = float(apart <= AGREE_SHARE * prompt)
     above = [record for record in good if (record.cached_tokens or 0) > record.prompt_tokens]
     figures["cached_above_prompt"] = float(len(above))
     first = [record for record in good if not record.reusable_tokens and (record.cached_tokens or 0) > spare_tokens]

@@ -50,6 +50,11 @@ class Session:
     turns: tuple[Turn, ...]
     start_s: float | None = None
 
+    @property
+    def longest_tokens(self) -> int:
+        """Prompt and answer of the longest request, those of its sub-agents included."""
+        return max(turn.prompt_tokens + turn.output_tokens for one in self.everyone() for turn in one.turns)
+
     def everyone(self) -> Iterator[Session]:
         """This session and its sub-agents."""
         yield self
@@ -76,7 +81,7 @@ class Workload:
     @property
     def longest_tokens(self) -> int:
         """Prompt and answer of the longest request."""
-        return max(turn.prompt_tokens + turn.output_tokens for turn in self.turns())
+        return max(session.longest_tokens for session in self.sessions)
 
     def digest(self) -> str:
         """sha256 of all that is sent: runs with equal digests can be compared."""

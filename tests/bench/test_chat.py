@@ -33,7 +33,7 @@ def chat(engine: Engine, *words: str) -> int:
 
 
 def of_session(engine: Engine, name: str) -> list[dict[str, Any]]:
-    return [body for body, session in zip(engine.asked, engine.sessions, strict=True) if session == name]
+    return [body for body, session in zip(engine.asked, engine.sessions, strict=True) if session == f"{name}.1"]
 
 
 def figures_of(said: str) -> dict[str, float]:

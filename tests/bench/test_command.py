@@ -30,10 +30,17 @@ def test_a_run_prints_json_and_keeps_every_request(
 
 def test_requests_carry_their_session_and_the_asked_length(engine: Engine) -> None:
     assert bench(engine, "--users", "2", "--repeats", "1") == 0
-    assert sorted(set(map(str, engine.sessions))) == [f"session-{at}" for at in range(4)]
+    assert sorted(set(map(str, engine.sessions))) == [f"session-{at}.1" for at in range(4)]
     assert all(body["ignore_eos"] and body["temperature"] == 0 and body["stream"] for body in engine.asked)
-    prompts = [body["prompt"] for body, name in zip(engine.asked, engine.sessions, strict=True) if name == "session-1"]
+    prompts = [
+        body["prompt"] for body, name in zip(engine.asked, engine.sessions, strict=True) if name == "session-1.1"
+    ]
     assert prompts[1][: len(prompts[0])] == prompts[0]
+
+
+def test_sessions_of_another_repeat_have_other_names(engine: Engine) -> None:
+    assert bench(engine, "--repeats", "2") == 0
+    assert {str(name) for name in engine.sessions} == {f"session-{at}.{run}" for at in range(4) for run in (1, 2)}
 
 
 def test_two_runs_send_the_same(engine: Engine) -> None:
@@ -139,7 +146,7 @@ def test_a_session_cannot_add_headers(tmp_path: Path) -> None:
     words = ["--workload", "trace", "--trace", str(trace), "--sessions", "1", "--warmup", "0", "--repeats", "1"]
     with Engine(Script()) as engine:
         assert run(["bench", "--endpoint", engine.url, *words]) == 0
-        assert engine.sessions == ["a%0D%0AX-Session-Id:%20%E2%98%83#0"]
+        assert engine.sessions == ["a%0D%0AX-Session-Id:%20%E2%98%83#0.1"]
 
 
 def test_a_session_cannot_write_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

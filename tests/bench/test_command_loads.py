@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from html.parser import HTMLParser
@@ -11,6 +12,10 @@ import pytest
 from tests.bench.conftest import FAST, Engine, Script, bench, result_of
 
 from optistack.cli.run import run
+from optistack_bench.load import Loop
+from optistack_bench.settings import Settings, WorkloadMaker
+from optistack_bench.synthetic import Texts
+from optistack_bench.workload import Session
 
 
 def test_prefill_only_asks_for_one_token_and_is_no_normal_run(
@@ -85,6 +90,68 @@ def test_an_open_loop_does_not_wait_for_answers(capsys: pytest.CaptureFixture[st
         (point,) = json.loads(capsys.readouterr().out)["points"]
     assert (point["users"], point["rate"]) == (None, 1000)
     assert point["repeats"][0]["figures"]["wall_s"] < 4 * 2 * 0.3, "eight requests one after the other take longer"
+
+
+def test_users_get_further_sessions_until_the_time_is_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--users", "2", "--repeats", "2", "--divide", "1024"]
+    prompts: list[list[list[int]]] = []
+    for number, more in enumerate(([], ["--min-seconds", "1"], ["--min-seconds", "1"])):
+        with Engine(Script(first_s=0.01)) as engine:
+            assert bench(engine, *words, *more, "--out", str(tmp_path / str(number))) == 0
+            prompts.append([body["prompt"] for body in engine.asked])
+    said = capsys.readouterr()
+    assert "Further sessions of the same kind begin until 1 s are over." in said.out
+    few, *many = (result_of(tmp_path / str(number))["points"][0] for number in range(3))
+    assert [repeat["figures"]["requests"] for repeat in few["repeats"]] == [8, 8]
+    for point in many:
+        assert point["workload"]["digest"] == few["workload"]["digest"]
+        for repeat in point["repeats"]:
+            assert repeat["figures"]["window_s"] >= 1 and repeat["figures"]["requests"] > 16
+            assert repeat["figures"]["foreign_hits"] == 0
+            assert repeat["figures"]["hit_rate_usage"] == pytest.approx(
+                repeat["figures"]["hit_rate_possible"], abs=0.02
+            )
+    sent = [{tuple(prompt) for prompt in one} for one in prompts]
+    assert len(sent[1]) == len(prompts[1]), "no session came twice"
+    assert sent[0] < sent[1] and len(sent[1] & sent[2]) > 0.7 * len(sent[1]), (
+        "every run sends the same, as far as it gets"
+    )
+
+
+@pytest.mark.parametrize("needed", [2, 8])
+def test_a_further_session_that_does_not_fit_is_left_out(needed: int) -> None:
+    settings = Settings(domains=("made",), divide=64, min_seconds=1)
+
+    def maker(context: int | None) -> WorkloadMaker:
+        return WorkloadMaker(settings, loop=Loop(), texts=Texts({}), context_tokens=context, model="m")
+
+    context = maker(None).make(1).longest_tokens + 1
+
+    async def taken() -> list[Session]:
+        supply = maker(context).supply(1, maker(context).make(1), needed)
+        return [session for _ in range(9) if (session := await supply.next()) is not None]
+
+    nine = asyncio.run(taken())
+    assert len(nine) == 9 and all(session.longest_tokens <= context for session in nine)
+    names = [session.name for session in nine]
+    assert names[:2] == ["session-0", "session-1"]
+    assert names[-1] != "session-8", "some of the first nine are longer than both that were settled with"
+
+
+def test_a_time_is_for_a_number_of_users(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(engine, "--rate", "5", "--min-seconds", "1") == 2
+    assert "--min-seconds is for a number of users" in capsys.readouterr().err
+
+
+def test_a_window_that_is_too_short_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Engine(Script(first_s=0.01)) as engine:
+        assert bench(engine, "--repeats", "1") == 0
+        assert re.search(r"TOO SHORT to conclude from: 1 user \(0\.\d+ s\); a repeat", capsys.readouterr().out)
+        monkeypatch.setattr("optistack_bench.result.SHORT_WINDOW_S", 0.01)
+        assert bench(engine, "--repeats", "1", "--seed", "1") == 0
+        assert "TOO SHORT" not in capsys.readouterr().out
 
 
 class Page(HTMLParser):

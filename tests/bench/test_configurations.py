@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import runpy
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +100,7 @@ def test_without_a_bandwidth_or_a_measurement_there_is_no_ratio() -> None:
     "change",
     [
         {"failed": "apply"},
+        {"ended": "SIGTERM"},
         {"apply_exit_code": 1},
         {"bench_exit_code": 1},
         {"checks": {"speed": 1}},
@@ -122,7 +126,7 @@ def test_a_check_that_cannot_be_started_stops_no_other(tmp_path: Path) -> None:
 
 def test_a_lock_is_taken_once_and_its_folder_is_asked_for_first(tmp_path: Path) -> None:
     runner = ROOT / "benchmarks" / "run_configurations.py"
-    code = "import sys; from pathlib import Path; from run_configurations import alone\n"
+    code = "import sys; from pathlib import Path; from locks import alone\n"
     code += "with alone([Path(sys.argv[1])] * 2): print('held')"
     words = [sys.executable, "-c", code, str(tmp_path / "gpu.lock")]
     done = subprocess.run(words, cwd=runner.parent, capture_output=True, text=True, timeout=30)
@@ -131,3 +135,93 @@ def test_a_lock_is_taken_once_and_its_folder_is_asked_for_first(tmp_path: Path) 
     done = subprocess.run([*words, "--lock", str(tmp_path / "no" / "gpu.lock")], capture_output=True, text=True)
     assert (done.returncode, (tmp_path / "out").exists()) == (2, False)
     assert "there is no folder" in done.stderr
+
+
+def test_a_list_of_two_locks_holds_none_while_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    locks = runpy.run_path(str(ROOT / "benchmarks" / "locks.py"))
+    first, second = tmp_path / "gpu0", tmp_path / "gpu1"
+    waits, held, done = threading.Event(), threading.Event(), threading.Event()
+    lock = fcntl.flock
+
+    def told(file: Any, how: int) -> None:
+        if not how & fcntl.LOCK_NB:
+            waits.set()
+        lock(file, how)
+
+    def pair() -> None:
+        with locks["alone"]([second, first]):
+            held.set()
+            done.wait(30)
+
+    thread = threading.Thread(target=pair)
+    with second.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        monkeypatch.setattr(fcntl, "flock", told)
+        thread.start()
+        assert waits.wait(30)
+        with first.open("w") as free:
+            lock(free, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert not held.is_set()
+    assert held.wait(30)
+    for file in (first, second):
+        with file.open("w") as taken, pytest.raises(BlockingIOError):
+            lock(taken, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    done.set()
+    thread.join(30)
+
+
+CHILD = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: (open(sys.argv[1], "w").write("kept"), sys.exit()))
+print(flush=True)
+signal.pause()
+"""
+ENDED = (
+    f"CHILD = {CHILD!r}"
+    + """
+import sys
+import run_configurations as runner
+from commands import until_ended
+
+def run_one(row, one, folder, out, *_, **__):
+    row["planned_kv_tokens"] = 5
+    until_ended([sys.executable, "-c", CHILD, str(out / one["name"])], sys.stdout, sys.stderr, {})
+
+runner.run_one = run_one
+sys.exit(runner.main())
+"""
+)
+
+
+def test_what_was_measured_is_kept_and_marked_when_the_runner_is_told_to_end(tmp_path: Path) -> None:
+    common = {"stack": "s", "backend": "vllm"}
+    document = {"title": "t", "common": common, "configurations": [{"name": "first"}, {"name": "second"}]}
+    (tmp_path / "list.yaml").write_text(yaml.safe_dump(document))
+    out = tmp_path / "out"
+    words = [sys.executable, "-c", ENDED, str(tmp_path / "list.yaml"), "--out", str(out)]
+    with subprocess.Popen(words, cwd=ROOT / "benchmarks", stdout=subprocess.PIPE, text=True) as runner:
+        assert runner.stdout is not None
+        runner.stdout.readline()
+        runner.send_signal(signal.SIGTERM)
+        said = runner.stdout.read()
+    assert runner.returncode == 130 and "ended by SIGTERM" in said
+    (row,) = json.loads((out / "rows.json").read_text())["rows"]
+    assert (row["name"], row["ended"], row["planned_kv_tokens"]) == ("first", "SIGTERM", 5)
+    assert (out / "first").read_text() == "kept", "the command that was running was told, and waited for"
+
+
+def test_figures_are_those_that_the_benchmark_wrote(tmp_path: Path) -> None:
+    assert SCRIPT["figures"](tmp_path / "result.json") == []
+    points = [{"repeats": [{"figures": {"errors": 0.0}}]}, {"repeats": []}]
+    (tmp_path / "result.json").write_text(json.dumps({"state": "partial", "points": points}))
+    assert SCRIPT["figures"](tmp_path / "result.json") == [{"errors": 0.0}]
+
+
+def test_a_padded_tokenizer_has_every_token_of_the_model_and_what_it_had() -> None:
+    pad = runpy.run_path(str(ROOT / "benchmarks" / "pad_tokenizer.py"))["padded"]
+    had = {"model": {"type": "BPE", "vocab": {"a": 0, "b": 2}, "merges": []}, "decoder": None}
+    found = pad(had, 5)
+    assert sorted(found["model"]["vocab"].values()) == [0, 1, 2, 3, 4]
+    assert found["model"]["vocab"].items() >= had["model"]["vocab"].items() and found["decoder"] is None
+    with pytest.raises(ValueError, match="no BPE"):
+        pad({"model": {"type": "Unigram"}}, 5)

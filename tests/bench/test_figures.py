@@ -200,6 +200,33 @@ def test_hits_by_usage_and_by_counters_agree_or_not() -> None:
     assert figures["hits_agree"] == 0.0
 
 
+def said_of(repeat: Repeat) -> str:
+    return "\n".join(notes(Point(target="t", users=1, server=SERVER, workload=WORK, repeats=(repeat,))))
+
+
+def test_hits_that_are_counted_again_are_no_rate() -> None:
+    """As vLLM counts them at each attempt to schedule a request whose KV is being loaded from a tier."""
+    played = Played([record(), record()], wall_s=2.0, full_s=2.0, active_s=2.8)
+    again = summarize(played, Counts({"asked_tokens": 400.0, "device_hit_tokens": 100.0}), [], gpus=1)
+    assert (again.figures["hits_agree"], again.figures["prompts_by_engine"]) == (0.0, 2.0)
+    assert "2 times the prompt tokens of the requests" in said_of(again) and "DISAGREE" in said_of(again)
+    above = summarize(played, Counts({"asked_tokens": 200.0, "device_hit_tokens": 360.0}), [], gpus=1)
+    assert not {"hit_rate_engine", "hit_rate_device"} & set(above.figures)
+    assert above.figures["hits_agree"] == 0.0 and "more hits than prompt tokens" in said_of(above)
+    failed = Played([*played.records, record(error="cut off")], wall_s=2.0, full_s=2.0, active_s=2.8)
+    for counted in (200.0, 300.0):
+        figures = summarize(failed, Counts({"asked_tokens": counted, "device_hit_tokens": 100.0}), [], gpus=1).figures
+        assert figures["hits_agree"] == 1.0
+
+
+def test_vllm_counts_each_prompt_once_by_source() -> None:
+    sources = {"local_compute": 10, "local_cache_hit": 60, "external_kv_transfer": 30}
+    page = "".join(f'vllm:prompt_tokens_by_source_total{{source="{name}"}} {at}\n' for name, at in sources.items())
+    page += "vllm:prefix_cache_queries_total 170\nvllm:prefix_cache_hits_total 150\n"
+    counts = between({}, read_totals([parse_metrics(page + "vllm:external_prefix_cache_hits_total 50\n")]))
+    assert (counts.get("asked_tokens"), counts.get("device_hit_tokens"), counts.get("host_hit_tokens")) == (100, 60, 30)
+
+
 def test_counters_of_both_engines() -> None:
     vllm = parse_metrics(
         "vllm:prefix_cache_queries_total 100\nvllm:prefix_cache_hits_total 60\nvllm:spec_decode_num_drafts_total 10\n"

@@ -11,11 +11,17 @@ from tests.bench.conftest import FAST, Engine, Script, bench, result_of
 from optistack.cli.run import run
 
 
-def test_compare_tells_what_changed_beyond_the_noise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_tells_what_changed_beyond_the_noise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, script in (("slow", Script(first_s=0.05)), ("fast", Script()), ("again", Script())):
         with Engine(script) as engine:
             assert bench(engine, "--repeats", "3", "--out", str(tmp_path / name)) == 0
     capsys.readouterr()
+    assert run(["bench", "compare", str(tmp_path / "fast"), str(tmp_path / "slow")]) == 0
+    said = capsys.readouterr().out
+    assert "Beyond the noise: nothing." in said and "TOO SHORT" in said
+    monkeypatch.setattr("optistack_bench.result.SHORT_WINDOW_S", 0.0)
     assert run(["bench", "compare", str(tmp_path / "slow"), str(tmp_path / "fast"), "--json"]) == 0
     changes = {one["figure"]: one["verdict"] for one in json.loads(capsys.readouterr().out)["changes"]}
     assert (changes["ttft_s_p50"], changes["hit_rate_usage"], changes["errors"]) == ("better", "same", "same")
@@ -48,8 +54,9 @@ def test_compare_says_which_server_had_seen_the_workload(tmp_path: Path, capsys:
             assert bench(engine, "--repeats", "2", "--out", str(folder)) == 0
     capsys.readouterr()
     assert run(["bench", "compare", str(cold), str(warm)]) == 0
-    *_, beyond, sentence = capsys.readouterr().out.splitlines()
+    *_, beyond, sentence, first_short, second_short = capsys.readouterr().out.splitlines()
     assert beyond.startswith("Beyond the noise: ") and sentence.startswith(f"{warm}, 1 user: ")
+    assert "TOO SHORT to conclude from" in first_short and second_short.startswith(f"{warm}: TOO SHORT")
     assert "the server has seen this workload" in sentence
     assert run(["bench", "compare", str(cold), str(warm), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["seen_before"] == [sentence]
@@ -105,6 +112,15 @@ def test_other_workloads_are_not_compared(tmp_path: Path, capsys: pytest.Capture
             assert bench(engine, "--repeats", "1", "--seed", seed, "--out", str(tmp_path / seed)) == 0
     assert run(["bench", "compare", str(tmp_path / "1"), str(tmp_path / "2")]) == 2
     assert "They sent different things" in capsys.readouterr().err
+
+
+def test_runs_that_went_on_for_other_times_are_not_compared(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(engine, "--repeats", "1", "--out", str(tmp_path / "1")) == 0
+    assert bench(engine, "--repeats", "1", "--min-seconds", "0.1", "--out", str(tmp_path / "2")) == 0
+    assert run(["bench", "compare", str(tmp_path / "1"), str(tmp_path / "2")]) == 2
+    assert "--min-seconds 0 and 0.1" in capsys.readouterr().err
 
 
 def test_results_measured_apart_share_a_picture(

@@ -59,6 +59,10 @@ Divide = Annotated[
 ]
 ThinkLimit = Annotated[float, typer.Option("--think-limit", min=0, help="Seconds to which pauses are cut.")]
 Repeats = Annotated[int, typer.Option("--repeats", min=1, max=100, help="Repeats, for intervals.")]
+MinSeconds = Annotated[
+    float,
+    typer.Option("--min-seconds", min=0, max=86_400, help="With users: begin further sessions until so long is over."),
+]
 Warmup = Annotated[int, typer.Option("--warmup", min=0, max=1000, help="Requests of each user before anything counts.")]
 Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")]
 PrefillOnly = Annotated[bool, typer.Option("--prefill-only", help="Ask for one token only.")]
@@ -99,6 +103,7 @@ class Given:
     divide: Divide = None
     think_limit: ThinkLimit = 30.0
     repeats: Repeats = 3
+    min_seconds: MinSeconds = 0.0
     warmup: Warmup = 1
     seed: Seed = 0
     prefill_only: PrefillOnly = False

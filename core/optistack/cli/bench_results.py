@@ -25,7 +25,7 @@ def compare(
     from optistack.cli import screen
     from optistack_bench.compare import compare as held_against
     from optistack_bench.differences import differences
-    from optistack_bench.notes import seen_before
+    from optistack_bench.notes import seen_before, short_windows
     from optistack_bench.result import load_result
     from optistack_bench.terminal import changes_view
 
@@ -34,18 +34,21 @@ def compare(
     problems = {str(name): result.problem for name, result in ((before, old), (after, new)) if result.problem}
     for name, problem in problems.items():
         screen.note(f"{name} is no measurement to go by: {problem}")
+    both = {before: old, after: new}.items()
     warm = [
         sentence
-        for name, result in ((before, old), (after, new))
+        for name, result in both
         for point in result.points
         for sentence in seen_before(f"{name}, {point.load}", point)
     ]
+    short = [sentence for name, result in both for sentence in short_windows(str(name), result.points)]
     other = differences({str(before): old, str(after): new}) if before != after else []
     if json:
         told = [change.as_json() for change in changes]
-        screen.print_json({"changes": told, "problems": problems, "seen_before": warm, "differences": other})
+        doubts = {"problems": problems, "seen_before": warm, "too_short": short}
+        screen.print_json({"changes": told, **doubts, "differences": other})
     else:
-        screen.show(*changes_view(changes), *map(Text, (*warm, *other)))
+        screen.show(*changes_view(changes), *map(Text, (*warm, *short, *other)))
 
 
 def show(

@@ -78,6 +78,7 @@ def settings_of(given: Given) -> Settings:
         timeout_s=given.timeout,
         context_tokens=given.model_context,
         max_errors=given.max_errors,
+        min_seconds=given.min_seconds,
         chat=given.chat,
         tools=given.tools,
     )
