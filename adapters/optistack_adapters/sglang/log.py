@@ -26,6 +26,8 @@ _HOST_POOL = re.compile(
 )
 _STORAGE = re.compile(r"Creating storage backend '(?P<name>[^']+)'")
 _DIRECTORY = re.compile(r"Created HiCacheFile storage directory at (?P<path>.+)")
+_UNIT_SCALES = re.compile(r"\.?[kv]_scale is not loaded|Ignoring compressed-tensors kv_cache_scheme")
+_SCALES_FILE = re.compile(r"Loaded KV cache scaling factors from (?P<path>.+)")
 _CAPACITY = re.compile(r"max_total_num_tokens=\d+, .*\bcontext_len=(?P<context>\d+)")
 
 
@@ -43,6 +45,8 @@ class LogFacts:
 
     ``kv``, ``draft_kv``      dtype of the target's and of the draft's KV pool, as torch spells it
     ``quant``, ``quant_algo``  method and algorithm in the checkpoint of the target, ``none`` when it is not quantized
+    ``unit_scales``           that KV scales in the target's checkpoint were left there, so that 1.0 is used
+    ``scales_file``           the file that KV scales were read from
     ``loaded_gib``            GiB that loading the target, and with it a draft, took of the GPU of the rank that took
                               most; ``loaded_lines`` say so, one for each model
     ``host_pool_gb``          decimal GB of all host pools of one rank; ``ranks`` ranks have such pools
@@ -58,6 +62,8 @@ class LogFacts:
     storage: Found | None = None
     directory: Found | None = None
     context_tokens: Found | None = None
+    unit_scales: Found | None = None
+    scales_file: Found | None = None
     loaded_gib: float = 0.0
     loaded_lines: list[str] = field(default_factory=list)
     host_pool_gb: float = 0.0
@@ -79,6 +85,7 @@ def read_log(text: str) -> LogFacts:
     if holders:
         _pools(facts, holders[0])
         _weights(facts, holders[0])
+        _scales(facts, holders[0])
     for lines in by_rank.values():
         _loaded(facts, lines)
     hosts = [[line for line in lines if _HOST_POOL.search(line)] for lines in by_rank.values()]
@@ -105,6 +112,7 @@ def _shared(facts: LogFacts, line: str) -> None:
         ("storage", _STORAGE, "name"),
         ("directory", _DIRECTORY, "path"),
         ("context_tokens", _CAPACITY, "context"),
+        ("scales_file", _SCALES_FILE, "path"),
     ):
         match = pattern.search(line)
         if match is not None and getattr(facts, name) is None:
@@ -133,6 +141,16 @@ def _weights(facts: LogFacts, lines: list[str]) -> None:
     facts.quant = Found(said.get("quant", "none"), line)
     if "quant_algo" in said:
         facts.quant_algo = Found(said["quant_algo"], line)
+
+
+def _scales(facts: LogFacts, lines: list[str]) -> None:
+    """Only lines before the target is loaded: those of a draft come after it."""
+    for line in lines:
+        if _WEIGHTS.search(line):
+            return
+        if _UNIT_SCALES.search(line):
+            facts.unit_scales = Found("unit", line)
+            return
 
 
 def _loaded(facts: LogFacts, lines: list[str]) -> None:

@@ -59,7 +59,27 @@ def _kv(info: Info, facts: LogFacts, seen: Observations) -> Observations:
     if drafts and "kv.draft_dtype" not in {**seen, **better}:
         proof = f"{field('speculative_draft_kv_cache_dtype', 'null')} says nothing; {NO_LOG}"
         better["kv.draft_dtype"] = Observed(value=None, proof=proof)
+    dtype = {**seen, **better}.get("kv.dtype")
+    if dtype is not None and str(dtype.value).startswith("fp8"):
+        better["kv.scales"] = _scales(facts)
+        if facts.scales_file is not None:
+            better["kv.scales_file"] = Observed(value=facts.scales_file.value, proof=_line(facts.scales_file))
     return better
+
+
+def _scales(facts: LogFacts) -> Observed:
+    """SGLang says which scales it leaves in a checkpoint, and not which it loads: a layer without any silently has 1.0
+    (layers/quantization/kv_cache.py, 0.5.17 to 0.5.23). Scales of a checkpoint are read where it is quantized only.
+    """
+    if facts.scales_file is not None:
+        return Observed(value="file", proof=_line(facts.scales_file))
+    if facts.unit_scales is not None:
+        return Observed(value="unit", proof=_line(facts.unit_scales))
+    if facts.quant is not None and facts.quant.value == "none":
+        return Observed(value="unit", proof=f"a checkpoint without quantization brings no scales, {_line(facts.quant)}")
+    return Observed(
+        value=None, proof="log: no line about KV scales, whether the checkpoint's were loaded or it has none"
+    )
 
 
 def _serving(info: Info, facts: LogFacts, metrics: Metrics) -> Observations:

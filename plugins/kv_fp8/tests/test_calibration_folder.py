@@ -134,11 +134,11 @@ def test_nothing_is_left_of_a_run_that_fails(source: Path, tmp_path: Path, error
     assert [one.name for one in tmp_path.iterdir()] == ["source"]
 
 
-@pytest.mark.parametrize("line", ["{", '{"prompt": 1}', '{"text": "hello"}'])
+@pytest.mark.parametrize("line", ["{", '{"prompt": 1}', '{"text": "hello"}', r'{"prompt": "\ud800"}', '{"a":' * 10**5])
 def test_a_prompt_of_another_form_is_told_which_it_must_have(tmp_path: Path, line: str) -> None:
     file = tmp_path / "bad.jsonl"
-    file.write_text(f"hello\n{line}\n")
-    with pytest.raises(InputError, match=r"Line 2 of .*bad\.jsonl .* Write the line as {\"prompt\": \"\.\.\.\"}"):
+    file.write_text(f"hello\n\n{line}\n")
+    with pytest.raises(InputError, match=r"Line 3 of .*bad\.jsonl .* Write the line as {\"prompt\": \"\.\.\.\"}"):
         read_prompts(file)
 
 

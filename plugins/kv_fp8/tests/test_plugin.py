@@ -19,6 +19,7 @@ def test_it_registers_under_its_entry_point_with_every_hook() -> None:
     plugin = Host().register(optistack_kv_fp8, name=name)
     assert plugin.info.version == project["version"]
     assert plugin.hooks == (
+        "optistack_before_start",
         "optistack_commands",
         "optistack_conformance",
         "optistack_lay_out_kv",

@@ -9,10 +9,20 @@ from typing import Any
 import pytest
 
 import optistack_kv_fp8
+from optistack.facts.model import Quantization
 from optistack.plugin import Domain
 from optistack.rules import Severity
 
 Change = Callable[[Any, Any], Any]
+
+
+def calibrated(model: Any, *, strategy: str = "tensor") -> Any:
+    """``model`` with KV scales in compressed-tensors' form, as `optistack kv-fp8 calibrate` writes them."""
+    scheme = {"num_bits": 8, "type": "float", "strategy": strategy, "dynamic": False, "symmetric": True}
+    metadata = {"quant_method": "compressed-tensors", "kv_cache_scheme": scheme}
+    quantization = Quantization(method="compressed-tensors", algo=(), kv_cache_algo="FP8", raw=metadata)
+    return model.model_copy(update={"kv_scales": True, "quantization": quantization})
+
 
 # rule id -> (a plan that fires it, one that does not); both get the world and a small GQA model
 CASES: dict[str, tuple[Change, Change]] = {
@@ -43,6 +53,22 @@ CASES: dict[str, tuple[Change, Change]] = {
     "sglang-mla-scales-file": (
         lambda world, small: world.asking(scales_file="/scales.json"),
         lambda world, small: world.of(small).asking(scales_file="/scales.json"),
+    ),
+    "sglang-kv-scales-left-out": (
+        lambda world, small: world.of(calibrated(small)).by("sglang", "0.5.17"),
+        lambda world, small: world.of(calibrated(small)).by("sglang", "0.5.21"),
+    ),
+    "sglang-kv-scales-by-head": (
+        lambda world, small: world.of(calibrated(small, strategy="attn_head")),
+        lambda world, small: world.of(calibrated(small)),
+    ),
+    "sglang-scales-file": (
+        lambda world, small: world.of(small).attending("fa3").asking(scales_file="/scales.json"),
+        lambda world, small: world.of(small).attending("trtllm_mha").asking(scales_file="/scales.json"),
+    ),
+    "sglang-kv-scales-unused": (
+        lambda world, small: world.of(calibrated(small)).on_cpu("sglang").attending("torch_native"),
+        lambda world, small: world.of(calibrated(small)).on_cpu("sglang").attending("intel_amx"),
     ),
     "sglang-mla-kv-converted": (
         lambda world, small: world.on("h200x8").attending("fa3"),
@@ -94,6 +120,26 @@ def test_the_rule_about_a_draft_holds_for_the_versions_that_check(world: Any) ->
     assert "vllm-draft-kv-model-dtype" not in plan.findings()
     same = world.by("vllm").having(dtype="float16").asking(draft_dtype="same").drafting()
     assert "vllm-draft-kv-model-dtype" not in same.findings()
+
+
+@pytest.mark.parametrize(
+    ("attention", "what"),
+    [("fa3", "does not start"), ("triton", "does not start"), ("fa4", "multiply"), ("flashinfer", "multiply")],
+)
+def test_what_becomes_of_a_scales_file_on_sglang_is_said(world: Any, small: Any, attention: str, what: str) -> None:
+    plan = world.of(small).attending(attention).asking(scales_file="/scales.json")
+    finding = plan.findings()["sglang-scales-file"]
+    assert (finding.severity, what in finding.message) == (Severity.ERROR, True)
+    beside = world.of(calibrated(small)).attending("trtllm_mha").asking(scales_file="/scales.json")
+    assert "beside those of the checkpoint" in beside.findings()["sglang-scales-file"].message
+
+
+@pytest.mark.parametrize("attention", ["torch_native", "intel_amx"])
+def test_a_scales_file_on_a_cpu_is_read_and_not_used(world: Any, small: Any, attention: str) -> None:
+    plan = world.of(small).on_cpu("sglang").attending(attention).asking(scales_file="/scales.json")
+    found = plan.findings()
+    assert attention in found["sglang-kv-scales-unused"].message
+    assert "sglang-scales-file" not in found
 
 
 def test_refusals_of_a_device_let_the_plugin_be_dropped(world: Any) -> None:

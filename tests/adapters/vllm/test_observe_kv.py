@@ -74,6 +74,11 @@ def test_a_draft_without_a_dtype_of_its_own_has_the_targets(observe: Serve) -> N
     [
         ("quantization=modelopt_fp4", "checkpoint"),
         ("quantization=modelopt_fp4\nWARNING Using KV cache scaling factor 1.0 for fp8_e4m3. If this is", "unit"),
+        (
+            "quantization=compressed-tensors\nWARNING Found k_scale in the checkpoint (e.g. layers.0.attn.k_scale), "
+            "but not found the expected name in the model (e.g. layers.0.attn.attn.k_scale). k_scale is not loaded.",
+            "unit",
+        ),
         ("quantization=None", "unit"),
         ("", None),
     ],

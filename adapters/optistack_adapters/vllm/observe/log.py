@@ -17,7 +17,9 @@ _ATTENTION = (
 )
 _MLA_PREFILL = re.compile(r"Using (?P<name>[A-Z][A-Z0-9_]+) MLA prefill backend\.")
 _MOE = re.compile(r"Using '?(?P<name>[A-Za-z0-9_]+)'? (?P<format>[A-Za-z0-9]+) MoE backend")
-_UNIT_SCALES = re.compile(r"Using KV cache scaling factor 1\.0 for \w+")
+_UNIT_SCALES = re.compile(
+    r"Using KV cache scaling factor 1\.0 for \w+|Found [kv]_scale in the checkpoint .* [kv]_scale is not loaded"
+)
 _LOADED = re.compile(r"Model loading took (?P<gib>-?[\d.]+) GiB(?: memory)? and ")  # 0.26 has both
 _CONNECTOR = re.compile(r"Creating v1 connector with name: (?P<name>\w+)")
 
@@ -80,7 +82,7 @@ class EngineLog:
         return (match["name"], match["format"]) if match else None
 
     def unit_scales(self) -> str | None:
-        """The line that says that the checkpoint has no KV scales."""
+        """The line that says that the checkpoint has no KV scales, or that they are left there."""
         match = self._last(_UNIT_SCALES)
         return match.group() if match else None
 

@@ -49,6 +49,13 @@ def optistack_rules() -> Sequence[Rule]:
 
 
 @hookimpl
+def optistack_before_start(plan: Plan) -> None:
+    from optistack_kv_fp8.start import before_start
+
+    before_start(plan)
+
+
+@hookimpl
 def optistack_probe(plan: Plan, endpoint: Endpoint) -> Sequence[CheckResult]:
     from optistack_kv_fp8.probe import probe
 

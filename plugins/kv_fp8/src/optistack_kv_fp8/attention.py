@@ -22,6 +22,14 @@ SGLANG_E4M3_ONLY = ("trtllm_mla", "cutedsl_mla", "tokenspeed_mla")
 SGLANG_MLA_CONVERTING = ("fa3", "fa4", "flashinfer")
 """SGLang's MLA backends that turn a layer's whole FP8 pool into BF16 before they read it (``get_key_buffer().to``)."""
 
+SGLANG_SCALES_FILE = {
+    "fa3": "fa3 attention does not start",
+    "triton": "triton attention does not start",
+    "fa4": "fa4 attention divides K and V by them and does not multiply them back",
+    "flashinfer": "flashinfer attention divides K and V by them and does not multiply them back",
+}
+"""What SGLang's attention backends for K and V make of a file of scales; ``trtllm_mha`` reads it."""
+
 
 def attention_backends(engine: str, sm: int, model: ModelFacts, dtype: str, scales: str) -> Value[str]:
     """The attention backends that read KV of ``dtype``; unset where there is no list to go by.

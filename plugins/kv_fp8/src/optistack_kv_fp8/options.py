@@ -27,6 +27,7 @@ class Options(BaseModel):
     )
     scales_file: str | None = Field(
         None,
-        description="A JSON file with KV scales, on the engine's machine (SGLang only). Takes the place of scales.",
+        min_length=1,
+        description="A JSON file with KV scales, on the engine's machine (SGLang's trtllm_mha only); replaces scales.",
         json_schema_extra={"path": True},
     )

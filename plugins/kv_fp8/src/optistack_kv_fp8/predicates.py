@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from optistack.rules import RuleContext
-from optistack_kv_fp8.attention import E4M3, SGLANG_MLA_CONVERTING
+from optistack_kv_fp8.attention import E4M3, SGLANG_MLA_CONVERTING, SGLANG_SCALES_FILE
 from optistack_kv_fp8.scales import CHECKPOINT, FILE, UNIT, claims_scales
 
 LONG_TOKENS = 32_768
@@ -65,6 +65,36 @@ def mla_scales(context: RuleContext) -> bool:
 
 def sglang_mla_scales_file(context: RuleContext) -> bool:
     return mla(context) and context.stack.kv.scales.value == FILE
+
+
+def sglang_scales_left_out(context: RuleContext) -> bool:
+    quantization = context.model.quantization
+    method = quantization.method if quantization is not None else None
+    return not mla(context) and context.stack.kv.scales.value == CHECKPOINT and method == "compressed-tensors"
+
+
+def sglang_scales_by_head(context: RuleContext) -> str | None:
+    quantization = context.model.quantization
+    scheme = quantization.raw.get("kv_cache_scheme") if quantization is not None else None
+    strategy = scheme.get("strategy") if isinstance(scheme, dict) else None
+    return strategy if sglang_scales_left_out(context) and strategy not in (None, "tensor") else None
+
+
+def sglang_scales_file(context: RuleContext) -> str | None:
+    """What becomes of them: SGLang stores a number where the kernels of a quantized cache expect a tensor beside it."""
+    if mla(context) or context.stack.kv.scales.value != FILE:
+        return None
+    if context.model.kv_scales:
+        return "beside those of the checkpoint it does not start"
+    return SGLANG_SCALES_FILE.get(backend(context) or "")
+
+
+def sglang_scales_unused(context: RuleContext) -> str | None:
+    """The attention that reads KV as it is although there are scales. A file beside scales is another rule's."""
+    scales, word = context.stack.kv.scales.value, backend(context)
+    file = scales == FILE and not context.model.kv_scales
+    unused = (word == "torch_native" and (file or scales == CHECKPOINT)) or (word == "intel_amx" and file)
+    return word if unused and not mla(context) else None
 
 
 def vllm_draft_dtype(context: RuleContext) -> str | None:

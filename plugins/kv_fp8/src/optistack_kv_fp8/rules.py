@@ -66,6 +66,49 @@ RULES: tuple[Rule, ...] = (
         fires=predicates.sglang_mla_scales_file,
     ),
     Rule(
+        id="sglang-kv-scales-left-out",
+        severity=Severity.SILENT,
+        message="SGLang before 0.5.21 does not load KV scales of compressed-tensors checkpoints: it uses 1.0.",
+        fix="Use SGLang 0.5.21 or later, or treat it like unit scales: compare answers with BF16 KV.",
+        upstream="sglang 0.5.17 layers/quantization/compressed_tensors/compressed_tensors.py:161-206 (no method for "
+        "attention), model_loader/weight_utils.py:1606 (logs 'k_scale is not loaded')",
+        evidence=Evidence.OBSERVED,
+        backends=("sglang",),
+        versions="<0.5.21",
+        fires=predicates.sglang_scales_left_out,
+    ),
+    Rule(
+        id="sglang-kv-scales-by-head",
+        severity=Severity.SILENT,
+        message="SGLang loads one KV scale a layer, and the checkpoint's are by {detail}: it uses 1.0.",
+        fix="Calibrate without --per-head.",
+        upstream="sglang 0.5.23 layers/quantization/compressed_tensors/compressed_tensors.py:1276 is_supported_scheme",
+        backends=("sglang",),
+        versions=">=0.5.21",
+        fires=predicates.sglang_scales_by_head,
+    ),
+    Rule(
+        id="sglang-scales-file",
+        severity=Severity.ERROR,
+        message="SGLang cannot use a file of KV scales here: {detail}.",
+        fix="Leave option scales_file of kv-fp8 out, and serve a calibrated checkpoint with SGLang 0.5.21 or later.",
+        upstream="sglang models/llama.py load_kv_cache_scales sets k_scale to a number and leaves k_scale_float; "
+        "0.5.17 layers/attention/flashattention_backend.py:1247, triton_backend.py:1781, flashinfer_backend.py:1321",
+        backends=("sglang",),
+        fires=predicates.sglang_scales_file,
+    ),
+    Rule(
+        id="sglang-kv-scales-unused",
+        severity=Severity.SILENT,
+        message="SGLang's {detail} attention does not use these KV scales: it writes K and V as they are.",
+        fix="Treat it like unit scales: compare answers with BF16 KV.",
+        upstream="sglang 0.5.23 layers/attention/torch_native_backend.py:299 (set_kv_buffer without scales), "
+        "intel_amx_backend.py:262 (k_scale_float, which a file does not set)",
+        evidence=Evidence.OBSERVED,
+        backends=("sglang",),
+        fires=predicates.sglang_scales_unused,
+    ),
+    Rule(
         id="vllm-mla-kv-scales-unused",
         severity=Severity.SILENT,
         message="vLLM does not load KV scales of MLA models: it looks for them under a name they do not have, and uses "

@@ -46,6 +46,7 @@ hicache_attached=False
         "engine.version": "0.5.23",
         "budget.kv_tokens": 46603,
         "kv.dtype": "fp8_e4m3",
+        "kv.scales": "unit",
         "kv.page_size_tokens": 1,
         "quantization.checkpoint_format": "none",
         "quantization.experts": None,

@@ -16,6 +16,7 @@ def test_everything_of_the_reference_deployment_is_proven_from_endpoints_and_log
         "budget.weight_bytes": round(143.3 * GIB),
         "kv.dtype": "fp8_e4m3",
         "kv.draft_dtype": "bfloat16",
+        "kv.scales": None,
         "kv.page_size_tokens": 64,
         "quantization.checkpoint_format": "modelopt",
         "quantization.experts": "nvfp4",

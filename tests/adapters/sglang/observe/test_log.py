@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 
 def test_the_log_is_believed_over_a_word(engine: Any) -> None:
     seen = engine.observe(engine.but(kv_cache_dtype="bf16"))["kv.dtype"]
@@ -31,6 +33,45 @@ def test_compressed_tensors_names_its_format_and_not_its_precision(engine: Any) 
     assert seen["quantization.checkpoint_format"].value == "compressed-tensors"
     assert seen["quantization.experts"].value is None
     assert "gives no quant_algo" in seen["quantization.experts"].proof
+
+
+LEFT_OUT = (
+    "Found .{0}_scale in the checkpoint (e.g. model.layers.0.self_attn.{0}_proj.{0}_scale), but not found the expected "
+    "name in the model (e.g. model.layers.0.self_attn.attn.{0}_scale). .{0}_scale is not loaded."
+)
+LOADED = "Load weight end. elapsed=0.29 s, type=LlamaForCausalLM, quant=compressed-tensors, avail mem=57.18 GB"
+POOL = "KV Cache is allocated. dtype: torch.float8_e4m3fn, #tokens: 1864128, K size: 10.00 GB, V size: 10.00 GB"
+UNSAID = "Using FP8 KV cache but no scaling factors provided. Defaulting to scaling factors of 1.0."
+"""SGLang logs it whenever it was given no file, whatever the checkpoint brought."""
+
+
+@pytest.mark.parametrize(
+    ("lines", "scales"),
+    [
+        # As 0.5.17 logged on an H200 of a calibrated SmolLM2 in compressed-tensors' form.
+        ((LEFT_OUT.format("k"), LEFT_OUT.format("v"), UNSAID, LOADED, POOL), "unit"),
+        (("Ignoring compressed-tensors kv_cache_scheme {...}: only static", LOADED, POOL), "unit"),
+        ((LOADED.replace("quant=compressed-tensors, ", ""), UNSAID, POOL), "unit"),
+        (("Loaded KV cache scaling factors from scales.json", LOADED, POOL), "file"),
+        ((LOADED, UNSAID, POOL), None),
+        ((LOADED, POOL, LEFT_OUT.format("k")), None),  # a draft's
+    ],
+)
+def test_where_fp8_scales_come_from(engine: Any, lines: tuple[str, ...], scales: str | None) -> None:
+    log = "".join(f"[2026-11-30 21:39:39] {line}\n" for line in lines)
+    seen = engine.observe(engine.but(kv_cache_dtype="fp8_e4m3"), log=log)["kv.scales"]
+    assert seen.value == scales
+    assert "log: " in seen.proof
+
+
+def test_the_file_that_scales_came_from_is_said(engine: Any) -> None:
+    log = f"[2026-11-30 21:39:39] Loaded KV cache scaling factors from scales.json\n[2026-11-30 21:39:39] {POOL}\n"
+    assert engine.values(engine.but(kv_cache_dtype="fp8_e4m3"), log=log)["kv.scales_file"] == "scales.json"
+    assert "kv.scales_file" not in engine.values()
+
+
+def test_bf16_kv_has_no_scales(engine: Any) -> None:
+    assert "kv.scales" not in engine.observe(engine.but(kv_cache_dtype="bf16"), log="")
 
 
 def test_the_kernels_that_the_draft_really_got(engine: Any) -> None:

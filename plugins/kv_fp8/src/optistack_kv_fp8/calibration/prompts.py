@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from optistack.errors import InputError
+from optistack.files import numbered_lines, read_json_line
 
 GENERAL = (
     "Explain to a new colleague why a cache that is too large can make a service slower.",
@@ -35,11 +35,7 @@ def read_prompts(path: Path | None) -> list[str]:
     """The built-in prompts, or those of a file: JSON lines with ``prompt``, or a prompt a line. InputError if none."""
     if path is None:
         return [prompt for pair in zip(GENERAL, CODE, strict=True) for prompt in pair]
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as prompts: {error}.", fix="Give a text file.") from error
-    prompts = [_prompt(path, number, line) for number, line in enumerate(lines, 1)]
+    prompts = [_prompt(path, number, line) for number, line in numbered_lines(path, fix="Give a text file of prompts.")]
     if not prompts:
         raise InputError(f"{path} has no prompts.", fix="Give one a line, or JSON lines with a field `prompt`.")
     return prompts
@@ -49,7 +45,7 @@ def _prompt(path: Path, number: int, line: str) -> str:
     if not line.startswith("{"):
         return line
     try:
-        prompt = json.loads(line).get("prompt")
+        prompt = read_json_line(line).get("prompt")
     except ValueError as error:
         raise InputError(f"Line {number} of {path} is no JSON: {error}.", fix=_FORM) from error
     if not isinstance(prompt, str) or not prompt:
