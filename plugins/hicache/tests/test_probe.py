@@ -241,7 +241,19 @@ def test_write_back_cannot_be_shown_by_a_prompt(bench: Any) -> None:
     assert "evicts" in result.why
 
 
-def test_an_old_vllm_that_does_not_count_storage_proves_nothing(make_bench: Any) -> None:
+def test_an_old_vllm_that_does_not_count_storage_proves_nothing(
+    make_bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optistack_hicache.probe, "DEADLINE_S", 600.0)  # and is not waited for
+    results = run(make_bench(backend="vllm", version="0.26.0"), FakeEngine(dialect="vllm", evicted=64), **FILE)
+    assert results["hicache/host-hits"].status is Status.PASS
+    for name in ("hicache/storage-writes", "hicache/storage-hits"):
+        assert results[name].status is Status.UNPROVEN
+        assert results[name].engine_says == "nothing"
+        assert "vllm 0.26.0 has no vllm:kv_offload_tiering" in results[name].why
+
+
+def test_a_vllm_that_should_count_storage_and_does_not_proves_nothing(make_bench: Any) -> None:
     results = run(make_bench(backend="vllm"), FakeEngine(dialect="vllm"), **FILE)
     assert results["hicache/storage-writes"].status is Status.UNPROVEN
 

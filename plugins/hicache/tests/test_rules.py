@@ -9,6 +9,8 @@ import pytest
 from optistack.facts import load_node
 from optistack.facts.node import GIB
 from optistack.rules import Severity
+from optistack.settings import Serving, choose
+from optistack.stack.spec import ParallelSection
 
 FILE = {"storage": "file", "storage_dir": "/ssd"}
 
@@ -69,6 +71,35 @@ def test_vllm_keeps_prompts_only(make_bench: Any, bench: Any) -> None:
     rule = "hicache-vllm-prompt-only"
     assert rule in make_bench(backend="vllm").findings()
     assert rule not in bench.findings()
+
+
+class TestReads:
+    """One token takes 2048 bytes on the device and in host RAM on one GPU."""
+
+    FILES, ROOM = "hicache-sglang-file-reads", "hicache-sglang-storage-room"
+
+    @pytest.fixture
+    def one_gpu(self, make_bench: Any) -> Any:
+        return lambda **fields: make_bench(parallel=ParallelSection(tensor=1), **fields)
+
+    def test_an_old_sglang_on_one_gpu_reads_files_slowly(self, one_gpu: Any, make_bench: Any) -> None:
+        assert one_gpu(version="0.5.17").findings(**FILE)[self.FILES].severity is Severity.DEGRADED
+        assert self.FILES not in one_gpu(version="0.5.17").findings()
+        assert self.FILES not in one_gpu(version="0.5.21").findings(**FILE)
+        assert self.FILES not in one_gpu(backend="vllm").findings(**FILE)
+        assert self.FILES not in make_bench(version="0.5.17").findings(**FILE)
+
+    def test_what_is_read_must_fit_beside_the_copy_of_the_device(self, one_gpu: Any) -> None:
+        bench = one_gpu()
+        bench.others.append(Serving(context_tokens=choose(200_000)))
+        pool = {"kv_pool_bytes": 10 * GIB}
+        tight = {**pool, "host_gib": 11}  # 11 GB, whole
+        message = bench.findings(**FILE, **tight)[self.ROOM].message
+        assert f"{(11 * 10**9 - 10 * GIB) // 2048:,} tokens of a prompt of 200,000" in message
+        assert self.ROOM not in bench.findings(**FILE, **pool, host_gib=13)
+        assert self.ROOM not in bench.findings(**tight)
+        assert self.ROOM not in bench.findings(**FILE, **tight, write_policy="write_back")
+        assert self.ROOM not in bench.findings(**FILE, **pool, host_gib=5)  # that is hicache-smaller-than-device
 
 
 class TestStorage:

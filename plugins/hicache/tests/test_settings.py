@@ -111,6 +111,17 @@ class TestStorage:
         assert bench.resolve(**options, prefetch_policy="best_effort").tier(3).prefetch_policy.value == "best_effort"
         assert not make_bench(backend="vllm").resolve(**options).tier(3).prefetch_policy.is_set
 
+    @pytest.mark.parametrize(("version", "copies"), [("sglang 0.5.23", 1), ("vllm 0.33.0", 1), ("vllm 0.26.0", 4)])
+    def test_what_storage_must_read_is_said_for_each_thousand_tokens(
+        self, make_bench: Any, version: str, copies: int
+    ) -> None:
+        """A token takes 2048 bytes of an MLA model, on each of four ranks, and is read as often as it is kept."""
+        backend, number = version.split()
+        traits = {} if copies == 1 else {"host_kv_copies": "rank"}
+        bench = make_bench(backend=backend, version=number, traits=traits)
+        why = bench.resolve(storage="file", storage_dir="/ssd").tier(3).backend.origins[0].why
+        assert f"more than {round(copies * 2.048)} MB/s for every 1,000 tokens/s" in why
+
 
 class TestQuota:
     """SGLang limits each rank by itself; together they must not exceed the quota."""

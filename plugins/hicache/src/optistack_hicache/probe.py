@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from optistack.errors import CheckFailedError
 from optistack.verify.receipt import CheckResult, Status
+from optistack.versions import at_least
 from optistack_hicache.sizing import host_kv
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Counters:
     """An engine's metrics for the tiers: ``host`` says that there is a host tier, the others move when it works.
 
     Several names for one thing are versions of the engine. ``silent_zero``: a counter appears when it first moves.
+    ``storage_since``: the first version that counts what storage writes and reads.
     """
 
     host: tuple[str, ...]
@@ -43,6 +45,7 @@ class Counters:
     storage_writes: tuple[str, ...]
     storage_reads: tuple[str, ...]
     silent_zero: bool
+    storage_since: str = "0"
 
 
 COUNTERS = {
@@ -61,6 +64,7 @@ COUNTERS = {
         storage_writes=("vllm:kv_offload_tiering_write_bytes_total",),
         storage_reads=("vllm:kv_offload_tiering_read_bytes_total",),
         silent_zero=False,
+        storage_since="0.33",
     ),
 }
 
@@ -141,14 +145,22 @@ def _writes(plan: Plan, names: Counters, before: Metrics, endpoint: Endpoint) ->
     yield _moved("host-stores", STORES, names.stores, before, endpoint, absent_fails=names.silent_zero)
     if storage is not None:
         asked = "a new prompt is written to the storage tier"
+        if not at_least(plan.engine.version, names.storage_since):
+            yield _uncounted("storage-writes", asked, plan, names, names.storage_writes)
+            return
         yield _moved("storage-writes", asked, names.storage_writes, before, endpoint, absent_fails=names.silent_zero)
 
 
 def _reads(plan: Plan, names: Counters, endpoint: Endpoint) -> Iterator[CheckResult]:
     metrics = endpoint.metrics()
     yield _hits("host-hits", "KV comes back from the host tier", names.loads, metrics)
-    if plan.stack.tier(3) is not None:
-        yield _hits("storage-hits", "KV comes back from the storage tier", names.storage_reads, metrics)
+    if plan.stack.tier(3) is None:
+        return
+    asked = "KV comes back from the storage tier"
+    if at_least(plan.engine.version, names.storage_since):
+        yield _hits("storage-hits", asked, names.storage_reads, metrics)
+    else:
+        yield _uncounted("storage-hits", asked, plan, names, names.storage_reads)
 
 
 def _send(plan: Plan, endpoint: Endpoint, *, times: int) -> None:
@@ -189,6 +201,15 @@ def _hits(check: str, asked: str, names: tuple[str, ...], metrics: Metrics) -> C
             return _result(check, Status.PASS, asked, says, proof=f"{name} {value:g}")
     why = "nothing has come back yet: KV that is still on the device is not read from below"
     return _result(check, Status.UNPROVEN, asked, "nothing so far", proof=", ".join(names), why=why)
+
+
+def _uncounted(check: str, asked: str, plan: Plan, names: Counters, missing: tuple[str, ...]) -> CheckResult:
+    """A counter that a version does not have says nothing, which is not that nothing happened."""
+    engine = plan.engine
+    why = (
+        f"{engine.backend} {engine.version} has no {', '.join(missing)}: only {names.storage_since} and later count it"
+    )
+    return _result(check, Status.UNPROVEN, asked, "nothing", why=why)
 
 
 def _rise(before: Metrics, after: Metrics, name: str) -> float:

@@ -8,6 +8,7 @@ from optistack.facts.node import GIB
 from optistack.rules import Evidence, Rule, RuleContext, Severity
 from optistack.settings import CacheTier
 from optistack_hicache.rules_guards import GUARDS
+from optistack_hicache.rules_reads import READS
 from optistack_hicache.sizing import host_kv, host_room
 
 PLACES = ("file_storage_path", "root_dir", "storage_dir")
@@ -214,5 +215,6 @@ RULES = (
         upstream="https://github.com/sgl-project/sglang/pull/37172",
         evidence=Evidence.REPORTED,
     ),
+    *READS,
     *GUARDS,
 )

@@ -177,7 +177,7 @@ def _storage(ctx: PlanContext, options: HiCacheOptions, storage: str, layout: st
     known = tuple(ctx.engine.trait("storage_backends", ()))
     key = storage_key(ctx, layout)
     tier: dict[str, Value[Any]] = {
-        "backend": Value(value=storage, one_of=known, why="option storage"),
+        "backend": Value(value=storage, one_of=known, why=f"option storage; {_worth_it(ctx)}"),
         "key": choose(key, why="model, KV dtype, page size, layout, parallelism, draft and engine version"),
     }
     if options.storage_dir is not None:
@@ -200,14 +200,29 @@ def _storage(ctx: PlanContext, options: HiCacheOptions, storage: str, layout: st
     return CacheTier(level=3, **tier)
 
 
+def _worth_it(ctx: PlanContext) -> str:
+    """What storage must read for a prefix to come sooner from it than computed anew: bytes of a token in storage, times
+    the tokens that the engine computes a second, which no plan knows."""
+    kv = host_kv(ctx.model, ctx.so_far, ctx.engine, ctx.parallel)
+    each = _stored_bytes(ctx, kv) / kv.groups if ctx.engine.backend == "sglang" else kv.bytes_per_token
+    needed = f"{each / 1000:,.0f} MB/s for every 1,000 tokens/s"
+    return f"it pays where a request reads more than {needed} that the engine would compute"
+
+
+def _stored_bytes(ctx: PlanContext, kv: HostKV) -> int:
+    """Bytes that SGLang's file tier writes for a token in each of its attention groups: of MLA the first rank of each
+    group writes everything, of a draft each its part."""
+    writers = kv.groups if ctx.model.attention.kind == "mla" else kv.ranks
+    return writers * kv.target_bytes + kv.ranks * kv.draft_bytes
+
+
 def _quota(ctx: PlanContext, options: HiCacheOptions, storage: str) -> dict[str, int]:
     """SGLang's file tier limits each rank by itself and knows nothing of what others have written since its start, in
-    another attention group or replica on the same folder: of MLA the first rank of each group writes everything, of a
-    draft each its part (sglang 0.5.17 to 0.5.23 mem_cache/storage/file/lru_file_evictor.py, where ``tp_rank`` is the
-    rank in its group: managers/cache_controller.py, ``_generate_storage_config``)."""
+    another attention group or replica on the same folder (sglang 0.5.17 to 0.5.23
+    mem_cache/storage/file/lru_file_evictor.py, where ``tp_rank`` is the rank in its group:
+    managers/cache_controller.py, ``_generate_storage_config``)."""
     if options.storage_quota_gib is None or ctx.engine.backend != "sglang" or storage != "file":
         return {}
     kv = host_kv(ctx.model, ctx.so_far, ctx.engine, ctx.parallel)
-    writers = kv.groups if ctx.model.attention.kind == "mla" else kv.ranks
-    stored = (writers * kv.target_bytes + kv.ranks * kv.draft_bytes) * ctx.parallel.replicas
+    stored = _stored_bytes(ctx, kv) * ctx.parallel.replicas
     return {"max_size": int(options.storage_quota_gib * GIB * (kv.target_bytes + kv.draft_bytes) / stored)}

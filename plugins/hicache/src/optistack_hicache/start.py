@@ -21,7 +21,8 @@ SHM = "/dev/shm"
 SHM_SPARE_BYTES = GIB
 """For the engine's other shared memory: queues between its processes, and NCCL's."""
 LEFT_OVER = "vllm_offload_*"
-"""What vLLM calls its host tiers there; one that is killed leaves them (v1/kv_offload/cpu/shared_offload_region.py)."""
+"""What vLLM calls its host tiers there; one that is killed leaves them (v1/kv_offload/cpu/shared_offload_region.py).
+A deployment removes its own, as a rule at once, and at ``down`` where its supervisor was killed with it."""
 
 
 def before_start(plan: Plan) -> None:
@@ -56,7 +57,8 @@ def check_shm(plan: Plan) -> None:
     larger = math.ceil((wanted + size - free + SHM_SPARE_BYTES) / GIB)
     used = size - free > GIB / 20
     taken = f", of which {(size - free) / GIB:.1f} are taken already" if used else ""
-    swept = f" {SHM}/{LEFT_OVER} of no running engine was left by one that was killed: remove it." if used else ""
+    left = f"{SHM}/{LEFT_OVER} of no running engine was left by one that was killed"
+    swept = f" {left}: `optistack down` removes those of its own, others you." if used else ""
     raise PlanRefusedError(
         f"The host tier takes {wanted / GIB:.1f} GiB of {SHM}, which has {size / GIB:.1f}{taken}.",
         fix=f"mount -o remount,size={larger}G {SHM} (in a container: start it with --shm-size={larger}g), "
