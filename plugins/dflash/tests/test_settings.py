@@ -160,6 +160,13 @@ class TestCharges:
         bench.parallel = bench.parallel.model_copy(update={"tensor": 4})
         assert self.charge(bench, "draft weights").per_gpu_bytes == 2 * (64 * 192 + layers // 4 + norms)
 
+    @pytest.mark.parametrize("tensor", [1, 4])
+    def test_ranks_are_spoken_of_where_there_are_several(self, bench: Any, tensor: int) -> None:
+        bench.parallel = bench.parallel.model_copy(update={"tensor": tensor})
+        for what in ("draft weights", "draft KV"):
+            assert (" 4 ranks" in self.charge(bench, what).why) is (tensor == 4)
+            assert " 1 ranks" not in self.charge(bench, what).why
+
     def test_each_attention_group_has_a_whole_draft(self, bench: Any) -> None:
         whole = {charge.what: charge for charge in bench.resolve().charges}
         bench.parallel = bench.parallel.model_copy(update={"tensor": 4, "attention_data": 4})

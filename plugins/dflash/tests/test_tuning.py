@@ -123,7 +123,19 @@ def test_a_prompt_may_hold_what_ends_a_line_elsewhere(tmp_path: Path, start: str
     assert [one.given for one in read_prompt_file(file)] == [text, text]
 
 
-@pytest.mark.parametrize("line", ["{", "[1]", "3", '{"prompt": ""}', '{"ids": "12"}', '{"prompt": "a", "ids": [1]}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[1]",
+        "3",
+        '{"prompt": ""}',
+        '{"ids": "12"}',
+        '{"prompt": "a", "ids": [1]}',
+        "[" * 10**5,
+        r'{"prompt": "\ud800"}',
+    ],
+)
 def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: str) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "a"}\n' + line + "\n")

@@ -8,13 +8,8 @@ from typing import TYPE_CHECKING
 from optistack.errors import CheckFailedError
 from optistack.verify.receipt import CheckResult, Status
 from optistack_conformance.answers import NotScoredError
-from optistack_conformance.margin import (
-    Generation,
-    bound_nat,
-    generate,
-    judge,
-    score,
-)
+from optistack_conformance.greedy import Generation, generate, score
+from optistack_conformance.margin import bound_nat, judge
 from optistack_dflash.probe_counters import Drafting, sglang_fields, vllm_counters, vllm_moved
 from optistack_dflash.probe_warm import warm_acceptance
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from optistack.errors import InputError
+from optistack.files import numbered_lines, read_json_line
 
 
 class Prompt(NamedTuple):
@@ -16,27 +16,22 @@ class Prompt(NamedTuple):
     given: Any
 
 
+_FORM = 'Write each line as {"prompt": "text"}, {"messages": [...]} or {"ids": [...]}.'
 _SHAPES: dict[str, tuple[type, type | None]] = {"ids": (list, int), "prompt": (str, None), "messages": (list, dict)}
 
 
 def read_prompt_file(file: Path) -> list[Prompt]:
     """Blank lines are passed over. InputError naming the line that has none of the three, or more than one."""
-    try:
-        # Not splitlines: JSON may have other ends of lines, such as U+2028, in a string.
-        lines = file.read_text(encoding="utf-8-sig").split("\n")
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}.", fix="Give a file of prompts.") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not text in UTF-8.", fix="Give a file of prompts in JSON Lines.") from error
-    prompts = [_prompt(line, number, file) for number, line in enumerate(lines, 1) if line.strip()]
+    lines = numbered_lines(file, fix="Give a file of prompts in JSON Lines.")
+    prompts = [_prompt(line, number, file) for number, line in lines]
     if not prompts:
-        raise InputError(f"{file} holds no prompts.")
+        raise InputError(f"{file} holds no prompts.", fix=_FORM)
     return prompts
 
 
 def _prompt(line: str, number: int, file: Path) -> Prompt:
     try:
-        one = json.loads(line)
+        one = read_json_line(line)
         (kind,) = _SHAPES.keys() & set(one)
         shape, inner = _SHAPES[kind]
         fits = isinstance(one[kind], shape) and one[kind]
@@ -45,6 +40,6 @@ def _prompt(line: str, number: int, file: Path) -> Prompt:
     except (ValueError, TypeError):
         raise InputError(
             f"Line {number} of {file} is no prompt.",
-            fix='Write each line as {"prompt": "text"}, {"messages": [...]} or {"ids": [...]}.',
+            fix=_FORM,
         ) from None
     return Prompt(kind, one[kind])

@@ -34,12 +34,15 @@ def ranks_of(ctx: PlanContext) -> int:
 def _weights(ctx: PlanContext, draft: Draft) -> MemoryCharge:
     ranks = ranks_of(ctx)
     whole = sum(part.bytes for part in draft.facts.components if part.replicated)
+    held = f"{draft.facts.weight_bytes / 1e9:.2f} GB"
+    if ranks > 1:
+        held += f"; {whole / 1e9:.2f} GB of it, the projection of the captured states and the norms, is whole on each "
+        held += f"of {ranks} ranks"
     return MemoryCharge(
         what="draft weights",
         per_gpu_bytes=weight_bytes(draft.facts, Placement(tensor_parallel=ranks)),
         weights=True,
-        why=f"{draft.facts.weight_bytes / 1e9:.2f} GB; {whole / 1e9:.2f} GB of it, the projection of the captured "
-        f"states and the norms, is whole on each of {ranks} ranks",
+        why=held,
         reference=str(draft.facts.config_file),
     )
 
@@ -62,10 +65,11 @@ def _embedding(ctx: PlanContext) -> tuple[MemoryCharge, ...]:
 def _kv(ctx: PlanContext, draft: Draft) -> MemoryCharge:
     dtype = draft_kv_dtype(ctx, draft)
     attention, ranks = draft.facts.attention, ranks_of(ctx)
+    over = f" over {ranks} ranks" if ranks > 1 else ""
     return MemoryCharge(
         what="draft KV",
         per_kv_token_bytes=bytes_per_token(draft.facts, dtype, ranks),
-        why=f"{draft.facts.layers} layers of {attention.kv_heads} KV heads over {ranks} ranks in {dtype}; the draft's "
+        why=f"{draft.facts.layers} layers of {attention.kv_heads} KV heads{over} in {dtype}; the draft's "
         "pool has a slot for every token of the target's, window or not",
         reference="sglang 0.5.23 mem_cache/draft_kv_budget.py",
     )

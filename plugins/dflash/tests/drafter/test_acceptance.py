@@ -10,8 +10,9 @@ import torch
 from optistack_dflash.drafter.acceptance import Acceptance, measure
 from optistack_dflash.drafter.corpus import Corpus
 from optistack_dflash.drafter.network import Drafter
+from optistack_dflash.drafter.recipe import Recipe
 from optistack_dflash.drafter.shards import Recorded
-from optistack_dflash.drafter.trainer import Recipe, Trainer
+from optistack_dflash.drafter.trainer import Trainer
 
 CPU = torch.device("cpu")
 

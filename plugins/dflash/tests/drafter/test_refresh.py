@@ -13,9 +13,10 @@ from optistack_dflash.commands import refreshing
 from optistack_dflash.drafter.corpus import Corpus
 from optistack_dflash.drafter.network import Drafter, load_drafter, save_drafter
 from optistack_dflash.drafter.provenance import Provenance
+from optistack_dflash.drafter.recipe import Recipe
 from optistack_dflash.drafter.refresh import swap_if_better
 from optistack_dflash.drafter.shards import Recorded, write_shard
-from optistack_dflash.drafter.trainer import Recipe, Trainer
+from optistack_dflash.drafter.trainer import Trainer
 
 
 @pytest.fixture

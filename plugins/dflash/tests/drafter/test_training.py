@@ -20,9 +20,10 @@ from optistack_dflash.drafter.corpus import Corpus
 from optistack_dflash.drafter.losses import LOSSES, head_loss
 from optistack_dflash.drafter.network import Drafter, load_drafter
 from optistack_dflash.drafter.provenance import Provenance
+from optistack_dflash.drafter.recipe import Recipe
 from optistack_dflash.drafter.shape import DrafterShape
 from optistack_dflash.drafter.shards import Recorded, read_folder, write_shard
-from optistack_dflash.drafter.trainer import Recipe, Trainer
+from optistack_dflash.drafter.trainer import Trainer
 from optistack_dflash.drafter.transfers import Fetched
 
 CPU = torch.device("cpu")

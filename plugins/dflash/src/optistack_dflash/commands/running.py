@@ -34,7 +34,8 @@ def run(
     recipe: dict[str, Any],
 ) -> None:
     from optistack_dflash.drafter.losses import LOSSES
-    from optistack_dflash.drafter.trainer import Recipe, Trainer
+    from optistack_dflash.drafter.recipe import Recipe
+    from optistack_dflash.drafter.trainer import Trainer
 
     if recipe["loss"] not in LOSSES:
         raise InputError(f"There is no loss {recipe['loss']!r}.", fix=f"Take one of {', '.join(LOSSES)}.")

@@ -20,33 +20,12 @@ from optistack_dflash.drafter.blocks import blocks_at, draft_hidden, sample_anch
 from optistack_dflash.drafter.corpus import Corpus
 from optistack_dflash.drafter.losses import TEACHERLESS, head_loss, position_weights
 from optistack_dflash.drafter.network import Drafter, save_drafter, write_whole
+from optistack_dflash.drafter.recipe import Recipe
 from optistack_dflash.drafter.target import Target
 from optistack_dflash.drafter.transfers import Fetched, moved
 
 FIRST_STEPS, FIRST_S = 10, 10.0
 """What has to be done, the one or the other, before the first word of how it goes."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How to train. It ends after ``steps`` or ``max_s`` seconds, whichever comes first; the learning rate warms up
-    over ``warmup`` of that and falls to a twentieth along a cosine. ``batch_tokens`` context tokens and ``anchors``
-    blocks a sequence make a micro-batch, ``accumulate`` of them a step."""
-
-    steps: int = 1000
-    max_s: float = math.inf
-    batch_tokens: int = 8192
-    accumulate: int = 1
-    anchors: int = 64
-    learning_rate: float = 1e-3
-    warmup: float = 0.03
-    weight_decay: float = 0.01
-    clip: float = 1.0
-    loss: str = "kl"
-    decay: float = 4.0
-    seed: int = 0
-    report_every: int = 100
-    chunk_tokens: int = 8192
 
 
 @dataclass
@@ -164,7 +143,7 @@ class Trainer:
         """Make a step; the loss of the one before, which is read now that the device has more to do."""
         recipe, total = self.recipe, torch.zeros((), device=self.target.device)
         for group in self._optimizer.param_groups:
-            group["lr"] = recipe.learning_rate * self._pace()
+            group["lr"] = recipe.rate(self.state.step, self.state.elapsed_s)
         for _ in range(recipe.accumulate):
             loss = self._loss(next(batches)) / recipe.accumulate
             loss.backward()
@@ -191,13 +170,6 @@ class Trainer:
                 fix="Resume with a lower learning rate.",
             )
         return [total]
-
-    def _pace(self) -> float:
-        recipe, state = self.recipe, self.state
-        done = max(state.step / recipe.steps, state.elapsed_s / recipe.max_s)
-        if done < recipe.warmup:
-            return (done + 1 / recipe.steps) / (recipe.warmup + 1 / recipe.steps)
-        return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
     def _loss(self, rows: list[int]) -> torch.Tensor:
         target, shape, recipe = self.target, self.drafter.shape, self.recipe
