@@ -7,54 +7,41 @@ A file of configurations has a `title`, what it `needs`, `common` fields, and `c
 (relative to the file), a backend, and, where wanted, `without` and `plugins` (left out and added), `set`,
 `engine_args`, `env`, and the words of `apply`, `bench` and `conformance` beside those that the runner gives. `checks`
 are further command lines, by name, run from the repository's root on the running engine; {url}, {out}, {name} and
-{stack} are filled in, and what they print is kept as DIR/NAME.CHECK.json. optistack fills in `${MODELS}` and other
-variables. Each gets a row in DIR/rows.json as soon as it is done: what the list asked (a row stands when its list is
-changed), KV tokens planned and reported, steps a second that the memory's bandwidth allows, the benchmark's figures,
-tokens/s/user measured over what the bandwidth allows, and where an engine refuses, what it said. `--plan-only` plans
-and starts nothing; `--seconds` begins no configuration later than that. Lists that share a GPU are given the same
-`--lock` file: their engines may run together and one may start while another is measured, but only one is measured at
-a time. The exit code is 1 when a configuration failed or missed the plan by more than 2%.
+{stack} are filled in, {engines} as the `--engine URL` of each replica behind a router, and what they print is kept as
+DIR/NAME.CHECK.json. optistack fills in `${MODELS}` and other variables. Each gets a row in DIR/rows.json as soon as it
+is done: what the list asked (a row stands when its list is changed), KV tokens planned and reported, steps a second
+that the memory's bandwidth allows, the benchmark's figures, tokens/s/user measured over what the bandwidth allows, and
+where an engine refuses, what it said. `--plan-only` plans and starts nothing; `--seconds` begins no configuration later
+than that. Lists that share a GPU are given the same `--lock` file: their engines may run together and one may start
+while another is measured, but only one is measured at a time. A list of two locks takes both together and holds none
+while it waits. Told to end (SIGTERM, Ctrl-C), it tells what is running to end, writes the row with what was measured by
+then and `ended`, and begins no other: exit code 130. It is 1 when a configuration failed or missed the plan by more
+than 2%.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from bandwidth import bandwidth_steps_s, speed
+from commands import check, optistack
+from locks import alone
 
 from optistack.apply.termination import termination_raises
 
 KV_TOLERANCE = 0.02
-ROOT = Path(__file__).parents[1]
-CHECK_TIMEOUT_S = 400
 INCONCLUSIVE = 4
 MEMORY = re.compile(r"GiB|GB|KV cache|max_total_num_tokens|scales?\b", re.IGNORECASE)
-
-
-def optistack(words: list[str], env: dict[str, str], log: Path) -> tuple[int, Any]:
-    """Exit code and JSON document of a command; its stderr goes to ``log``."""
-    done = subprocess.run(
-        [sys.executable, "-m", "optistack.cli", *words], capture_output=True, text=True, env={**os.environ, **env}
-    )
-    with log.open("a") as file:
-        file.write(f"$ optistack {' '.join(words)}\n{done.stderr}\n")
-    try:
-        return done.returncode, json.loads(done.stdout)
-    except ValueError:
-        return done.returncode, {"error": done.stderr[-500:]}
 
 
 def stack_words(one: dict[str, Any], folder: Path, pythons: dict[str, str]) -> list[str]:
@@ -70,29 +57,23 @@ def stack_words(one: dict[str, Any], folder: Path, pythons: dict[str, str]) -> l
     return words
 
 
-@contextmanager
-def alone(locks: Sequence[Path]) -> Iterator[None]:
-    """Holds every one of ``locks``, taken in the order of their names, so that no two lists wait for each other."""
-    held = []
-    try:
-        for file in sorted({file.resolve() for file in locks}):
-            held.append(file.open("w"))
-            fcntl.flock(held[-1], fcntl.LOCK_EX)
-        yield
-    finally:
-        for opened in held:
-            opened.close()
-
-
 def run_one(
-    one: dict[str, Any], folder: Path, out: Path, pythons: dict[str, str], locks: Sequence[Path], *, plan_only: bool
-) -> dict[str, Any]:
+    row: dict[str, Any],
+    one: dict[str, Any],
+    folder: Path,
+    out: Path,
+    pythons: dict[str, str],
+    locks: Sequence[Path],
+    *,
+    plan_only: bool,
+) -> None:
+    """Fills ``row`` as far as it gets."""
     log, env = out / f"{one['name']}.log", dict(one.get("env", {}))
     words = stack_words(one, folder, pythons)
     code, plan = optistack(["plan", *words, "--json"], env, log)
-    row: dict[str, Any] = {"name": one["name"], "backend": one["backend"]}
     if "budget" not in plan:
-        return {**row, "failed": "plan", "exit_code": code, "error": plan.get("error", "")}
+        row |= {"failed": "plan", "exit_code": code, "error": plan.get("error", "")}
+        return
     context = int(plan["spec"]["workload"]["input_tokens"]) if plan["spec"].get("workload") else 0
     row |= {
         "engine_version": plan["engine"]["version"],
@@ -103,40 +84,54 @@ def run_one(
     refused = [finding["message"] for finding in plan["findings"] if finding["severity"] == "error"]
     refused += [*plan["flag_check"]["problems"], plan["budget"]["reason"]]
     if code:
-        return {**row, "failed": "plan", "exit_code": code, "error": " ".join(filter(None, refused))}
-    if plan_only:
-        return row
+        row |= {"failed": "plan", "exit_code": code, "error": " ".join(filter(None, refused))}
+    if code or plan_only:
+        return
     try:
         code, applied = optistack(["apply", *words, *one.get("apply", ()), "--keep", "--json"], env, log)
         if "receipts" not in applied:
-            return {**row, "failed": "apply", "exit_code": code, "error": applied.get("error", "")}
-        with alone(locks):
-            row |= after_start(one, applied, code, folder, out, env, log)
-        return row | speed(plan, row.get("figures", []))
+            row |= {"failed": "apply", "exit_code": code, "error": applied.get("error", "")}
+            return
+        try:
+            with alone(locks):
+                after_start(row, one, applied, code, folder, out, env, log)
+        finally:
+            keep_log(one["name"], out)
+            row |= speed(plan, row.get("figures", []))
     finally:
         optistack(["down", one["name"]], env, log)
 
 
 def after_start(
-    one: dict[str, Any], applied: dict[str, Any], code: int, folder: Path, out: Path, env: dict[str, str], log: Path
-) -> dict[str, Any]:
+    row: dict[str, Any],
+    one: dict[str, Any],
+    applied: dict[str, Any],
+    code: int,
+    folder: Path,
+    out: Path,
+    env: dict[str, str],
+    log: Path,
+) -> None:
     receipts = applied["receipts"]
     (out / f"{one['name']}.receipt.json").write_text(json.dumps(receipts, indent=1) + "\n")
     lines = [line for receipt in receipts for line in receipt["results"]]
     kv = next((line for line in lines if line["id"] == "budget.kv_tokens"), None)
     said = kv and str(kv["engine_says"]).replace(",", "")
-    row: dict[str, Any] = {
+    row |= {
         "apply_exit_code": code,
         "checks_failed": sorted(line["id"] for line in lines if line["status"] == "fail"),
         "reported_kv_tokens": int(float(said)) if said and said.replace(".", "").isdecimal() else None,
         "proof": kv and kv["proof"],
     }
     url = applied["endpoints"][0]
+    replicas = [receipt["endpoint"] for receipt in receipts if receipt["endpoint"] != url]
+    engines = [word for replica in replicas for word in ("--engine", replica)]
     if "bench" in one:
-        words = ["bench", "--endpoint", url, "--out", str(out / one["name"]), "--json", *map(str, one["bench"])]
-        row["bench_exit_code"], result = optistack(words, env, log)
-        points = result.get("points") or [{"repeats": []}]
-        row["figures"] = [repeat["figures"] for repeat in points[0]["repeats"]]
+        words = ["bench", "--endpoint", url, *engines, "--out", str(out / one["name"]), "--json"]
+        try:
+            row["bench_exit_code"], _ = optistack([*words, *map(str, one["bench"])], env, log)
+        finally:
+            row["figures"] = figures(out / one["name"] / "result.json")
     if "conformance" in one:
         words = ["conformance", "--endpoint", url, "--json", *map(str, one["conformance"])]
         row["conformance_exit_code"], verdict = optistack(words, env, log)
@@ -149,30 +144,19 @@ def after_start(
         "name": one["name"],
         "stack": str((folder / one["stack"]).absolute()),
     }
-    row["checks"] = {
-        name: check(line, places, out / f"{one['name']}.{name}.json", env, log)
-        for name, line in one.get("checks", {}).items()
-    }
-    keep_log(one["name"], out)
-    return row
+    row["checks"] = {}
+    for name, line in one.get("checks", {}).items():
+        line = line.replace("{engines}", shlex.join(engines))
+        row["checks"][name] = check(line, places, out / f"{one['name']}.{name}.json", env, log)
 
 
-def check(line: str, places: dict[str, str], file: Path, env: dict[str, str], log: Path) -> int | str:
-    """The exit code of a command line; one that takes too long or cannot start is no reason to lose the others."""
-    started = time.monotonic()
+def figures(file: Path) -> list[dict[str, float]]:
+    """Those of each repeat of the first point; none where nothing was measured."""
     try:
-        with file.open("w") as out, log.open("a") as errors:
-            filled = line.format_map({name: shlex.quote(place) for name, place in places.items()})
-            words = shlex.split(os.path.expandvars(filled))
-            done = subprocess.run(
-                words, stdout=out, stderr=errors, env={**os.environ, **env}, cwd=ROOT, timeout=CHECK_TIMEOUT_S
-            )
-        code: int | str = done.returncode
-    except (OSError, KeyError, ValueError, subprocess.TimeoutExpired) as problem:
-        code = type(problem).__name__
-    with log.open("a") as errors:
-        errors.write(f"$ {line}: {code} after {time.monotonic() - started:.1f} s\n")
-    return code
+        points = json.loads(file.read_text())["points"]
+    except (OSError, ValueError):
+        return []
+    return [repeat["figures"] for point in points[:1] for repeat in point["repeats"]]
 
 
 def keep_log(name: str, out: Path) -> None:
@@ -186,9 +170,9 @@ def keep_log(name: str, out: Path) -> None:
 
 
 def missed(row: dict[str, Any]) -> bool:
-    """Whether a configuration failed, a check of it did, or its engine reports other KV tokens than planned, or none.
-    Inconclusive (4) is an answer."""
-    if "failed" in row:
+    """Whether a configuration failed or was ended, a check of it did, or its engine reports other KV tokens than
+    planned, or none. Inconclusive (4) is an answer."""
+    if "failed" in row or "ended" in row:
         return True
     codes = [row.get("apply_exit_code"), row.get("bench_exit_code"), row.get("conformance_exit_code")]
     if any(code not in (None, 0, INCONCLUSIVE) for code in (*codes, *row.get("checks", {}).values())):
@@ -216,7 +200,10 @@ def main() -> int:
         if not lock.parent.is_dir():
             parser.error(f"there is no folder {lock.parent} for {lock}")
     with termination_raises():
-        return run_all(document, given, pythons)
+        try:
+            return run_all(document, given, pythons)
+        except KeyboardInterrupt:
+            return 130
 
 
 def run_all(document: dict[str, Any], given: argparse.Namespace, pythons: dict[str, str]) -> int:
@@ -228,21 +215,32 @@ def run_all(document: dict[str, Any], given: argparse.Namespace, pythons: dict[s
         if given.only and one["name"] not in given.only:
             continue
         began = time.monotonic()
-        if began > end:
-            row = {"name": one["name"], "failed": "start", "exit_code": None, "error": "not begun: the time was over"}
-        else:
-            row = run_one(one, given.file.parent, given.out, pythons, given.lock, plan_only=given.plan_only)
-        row |= {"seconds": round(time.monotonic() - began, 1), "asked": one}
+        row: dict[str, Any] = {"name": one["name"], "backend": one["backend"]}
         rows.append(row)
-        (given.out / "rows.json").write_text(json.dumps({"title": document["title"], "rows": rows}, indent=1) + "\n")
-        print(describe(row), flush=True)
+        try:
+            if began > end:
+                row |= {"failed": "start", "exit_code": None, "error": "not begun: the time was over"}
+            else:
+                run_one(row, one, given.file.parent, given.out, pythons, given.lock, plan_only=given.plan_only)
+        except KeyboardInterrupt as told:
+            row["ended"] = str(told) or "SIGINT"
+            raise
+        finally:
+            row |= {"seconds": round(time.monotonic() - began, 1), "asked": one}
+            text = json.dumps({"title": document["title"], "rows": rows}, indent=1) + "\n"
+            (given.out / "rows.json").write_text(text)
+            print(describe(row), flush=True)
     return int(any(missed(row) for row in rows))
 
 
 def describe(row: dict[str, Any]) -> str:
     if "failed" in row:
         return f"{row['name']:<24} {row['failed']} failed ({row['exit_code']}): {str(row.get('error', ''))[:200]}"
-    text = f"{row['name']:<24} planned {row['planned_kv_tokens']:>12,}"
+    text = f"{row['name']:<24}"
+    if "ended" in row:
+        text += f" ended by {row['ended']}"
+    if "planned_kv_tokens" in row:
+        text += f" planned {row['planned_kv_tokens']:>12,}"
     if row.get("reported_kv_tokens"):
         share = row["reported_kv_tokens"] / row["planned_kv_tokens"] - 1
         text += f"  reported {row['reported_kv_tokens']:>12,}  {share:+.2%}"

@@ -54,6 +54,9 @@ def config() -> DeepseekV3Config:
         n_shared_experts=1,
         n_group=1,
         topk_group=1,
+        # What transformers' model computes whatever its config says, and engines only where it does.
+        scoring_func="sigmoid",
+        topk_method="noaux_tc",
         norm_topk_prob=True,
         routed_scaling_factor=1.0,
         max_position_embeddings=4096,
