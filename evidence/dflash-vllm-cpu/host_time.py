@@ -20,10 +20,11 @@ import transformers
 
 from optistack_dflash.drafter.corpus import Corpus
 from optistack_dflash.drafter.network import Drafter
+from optistack_dflash.drafter.recipe import Recipe
 from optistack_dflash.drafter.shape import DrafterShape
 from optistack_dflash.drafter.shards import Recorded
 from optistack_dflash.drafter.target import Target
-from optistack_dflash.drafter.trainer import Recipe, Trainer
+from optistack_dflash.drafter.trainer import Trainer
 
 
 def main() -> None:
