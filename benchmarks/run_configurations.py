@@ -1,22 +1,22 @@
 """Start a list of configurations one after the other: the plan held against the engine, and the benchmark on each.
 
     python benchmarks/run_configurations.py benchmarks/configurations/plan-on-cpu.yaml --out DIR [--plan-only]
-        [--engine-python BACKEND=PATH] [--engine-version V] [--only NAME] [--seconds N] [--lock FILE]
+        [--engine-python BACKEND=PATH] [--engine-version V] [--only NAME] [--seconds N] [--lock FILE] [--rows FILE]
 
 A file of configurations has a `title`, what it `needs`, `common` fields, and `configurations`: each has a name, a stack
 (relative to the file), a backend, and, where wanted, `without` and `plugins` (left out and added), `set`,
 `engine_args`, `env`, and the words of `apply`, `bench` and `conformance` beside those that the runner gives. `checks`
 are further command lines, by name, run from the repository's root on the running engine; {url}, {out}, {name} and
 {stack} are filled in, {engines} as the `--engine URL` of each replica behind a router, and what they print is kept as
-DIR/NAME.CHECK.json. optistack fills in `${MODELS}` and other variables. Each gets a row in DIR/rows.json as soon as it
-is done: what the list asked (a row stands when its list is changed), KV tokens planned and reported, steps a second
-that the memory's bandwidth allows, the benchmark's figures, tokens/s/user measured over what the bandwidth allows, and
-where an engine refuses, what it said. `--plan-only` plans and starts nothing; `--seconds` begins no configuration later
-than that. Lists that share a GPU are given the same `--lock` file: their engines may run together and one may start
-while another is measured, but only one is measured at a time. A list of two locks takes both together and holds none
-while it waits. Told to end (SIGTERM, Ctrl-C), it tells what is running to end, writes the row with what was measured by
-then and `ended`, and begins no other: exit code 130. It is 1 when a configuration failed or missed the plan by more
-than 2%.
+DIR/NAME.CHECK.json. optistack fills in `${MODELS}` and other variables. Each gets a row in DIR/rows.json (`--rows`) as
+soon as it is done: what the list asked (a row stands when its list is changed), KV tokens planned and reported, steps a
+second that the memory's bandwidth allows, the benchmark's figures, tokens/s/user measured over what the bandwidth
+allows, and where an engine refuses, what it said. `--plan-only` plans and starts nothing; `--seconds` begins no
+configuration later than that. Lists that share a GPU are given the same `--lock` file: their engines may run together
+and one may start while another is measured, but only one is measured at a time. A list of two locks takes both together
+and holds none while it waits. Told to end (SIGTERM, Ctrl-C), it tells what is running to end, writes the row with what
+was measured by then and `ended`, and begins no other: exit code 130. It is 1 when a configuration failed or missed the
+plan by more than 2%.
 """
 
 from __future__ import annotations
@@ -191,6 +191,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", metavar="NAME")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--lock", action="append", default=[], type=Path, metavar="FILE")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="where rows go, DIR/rows.json otherwise")
     given = parser.parse_args()
     document = yaml.safe_load(given.file.read_text())
     pythons = dict(word.split("=", 1) for word in given.engine_python)
@@ -228,7 +229,7 @@ def run_all(document: dict[str, Any], given: argparse.Namespace, pythons: dict[s
         finally:
             row |= {"seconds": round(time.monotonic() - began, 1), "asked": one}
             text = json.dumps({"title": document["title"], "rows": rows}, indent=1) + "\n"
-            (given.out / "rows.json").write_text(text)
+            (given.rows or given.out / "rows.json").write_text(text)
             print(describe(row), flush=True)
     return int(any(missed(row) for row in rows))
 
