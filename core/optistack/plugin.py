@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -32,7 +33,8 @@ class PluginInfo(BaseModel):
 
     ``name``     equal to the entry point's name and to the distribution's suffix (``kv-fp8``)
     ``domain``   what it is mainly about; it may implement the hooks of other domains too
-    ``options``  a pydantic model of its options in the stack file; forbid extra keys, describe every field
+    ``options``  a pydantic model of its options in the stack file; forbid extra keys, describe every field. They are
+                 read strictly (:meth:`read`): declare lists as ``list``, words as ``Literal`` and paths as ``str``
     ``before``, ``after``  names of plugins, installed or not, between which this one is called
     """
 
@@ -46,3 +48,10 @@ class PluginInfo(BaseModel):
     options: type[BaseModel] = NoOptions
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+
+    def read(self, given: dict[str, Any]) -> BaseModel:
+        """``given`` as an instance of ``options``. Raises pydantic's ValidationError.
+
+        Strictly, like the stack file's own sections: ``true`` is not the number 1, nor ``"8"`` the number 8.
+        """
+        return self.options.model_validate(given, strict=True)

@@ -35,7 +35,7 @@ def parse_options(plugin: Plugin, given: dict[str, Any]) -> Any:
     Raises InputError that names the option, the plugin and the nearest option it has.
     """
     try:
-        return plugin.info.options.model_validate(given)
+        return plugin.info.read(given)
     except ValidationError as error:
         first = error.errors()[0]
         path = ".".join(str(part) for part in first["loc"])

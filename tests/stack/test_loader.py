@@ -61,6 +61,18 @@ def test_a_good_file_is_read_as_written(write: Write, host: Host) -> None:
         ("model: {checkpoint: a/b}\nplugins:\n  kv-eigth:\n", 3, "No plugin is called 'kv-eigth'", "'kv-eight'"),
         ("model: {checkpoint: a/b}\nplugins:\n  kv-eight: {dtpye: x}\n", 3, "has no option 'dtpye'", "'dtype'"),
         ("model: {checkpoint: a/b}\nplugins:\n  kv-eight:\n    dtype: fp4\n", 4, "option dtype of plugin kv-eight", ""),
+        (
+            "model: {checkpoint: a/b}\nplugins:\n  drafter: {checkpoint: x/y, num_draft_tokens: true}\n",
+            3,
+            "option num_draft_tokens of plugin drafter must be a whole number, not true",
+            "",
+        ),
+        (
+            "model: {checkpoint: a/b}\nplugins:\n  drafter:\n    checkpoint: x/y\n    num_draft_tokens: '7'\n",
+            5,
+            "must be a whole number, not '7'",
+            "",
+        ),
         ("model: {checkpoint: a/b}\nplugins:\n  drafter:\n", 3, "option checkpoint of plugin drafter is missing", ""),
         ("model: {checkpoint: a/b}\nplugins: [kv-eight]\n", 2, "plugins is a list", "`kv-eight:`"),
         ("model: {checkpoint: a/b}\nplugins:\n  kv-eight: fast\n", 3, "must be a section with keys", ""),

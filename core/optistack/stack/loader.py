@@ -72,7 +72,7 @@ def _plugin_problems(document: Document, host: Host, plugins: dict[str, Any]) ->
         if not isinstance(options, dict):
             continue  # StackSpec says so
         try:
-            plugin.info.options.model_validate(options)
+            plugin.info.read(options)
         except ValidationError as error:
             yield from problems_of(
                 error, plugin.info.options, document.where, above=steps, whole=f"plugin {plugin.name}"
