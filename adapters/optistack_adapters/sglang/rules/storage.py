@@ -2,11 +2,51 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 from optistack.plugin import Domain
 from optistack.rules import Evidence, Rule, RuleContext, Severity
 from optistack_adapters.sglang.flags.tiers import DIRECTORIES
 from optistack_adapters.sglang.rules.common import BACKENDS, on_cpu
 from optistack_adapters.sglang.rules.tiers import hicache
+
+_SIZE = re.compile(r"\d+(Ki|Mi|Gi|Ti)?|\d+(\.\d+)?[kMGT]")
+
+SHARED_KEYS = {
+    "prefetch_threshold": "a whole number",
+    "prefetch_timeout_base": "a number",
+    "prefetch_timeout_per_ki_token": "a number",
+    "hicache_storage_pass_prefix_keys": "true or false",
+}
+"""What SGLang itself takes out of the extra config of every storage backend, and the type that it asks for."""
+
+FILE_KEYS = {
+    "max_size": "a size, such as 200G",
+    "min_free_space": "a size, such as 200G",
+    "eviction_ratio": "a number",
+    "metadata_ttl": "a number",
+    "enable_metadata_cache": "true or false",
+}
+"""The same of the file backend."""
+
+
+def _is(kind: str, value: Any) -> bool:
+    if kind == "true or false" or isinstance(value, bool):
+        return kind == "true or false" and isinstance(value, bool)
+    if kind.startswith("a size"):
+        return isinstance(value, int | float) or (isinstance(value, str) and _SIZE.fullmatch(value) is not None)
+    return isinstance(value, int if kind == "a whole number" else int | float)
+
+
+def _wrong_types(context: RuleContext) -> str | None:
+    storage = context.stack.tier(3)
+    if storage is None or not hicache(context):
+        return None
+    kinds = SHARED_KEYS | (FILE_KEYS if storage.backend.value == "file" else {})
+    given = {key: value for key, value in (storage.extra_config.value or {}).items() if key in kinds}
+    wrong = [f"{key} must be {kinds[key]}, not {value!r}" for key, value in given.items() if not _is(kinds[key], value)]
+    return "; ".join(wrong) or None
 
 
 def _storage_backend(context: RuleContext) -> str | None:
@@ -62,6 +102,17 @@ RULES: tuple[Rule, ...] = (
         evidence=Evidence.OBSERVED,
         backends=BACKENDS,
         fires=_dynamic,
+    ),
+    Rule(
+        id="sglang-storage-config",
+        severity=Severity.ERROR,
+        message="The storage tier's own settings are wrong: {detail}. SGLang fails with them when it starts, or does "
+        "without them.",
+        fix="Give values of these types (hicache's option storage_config).",
+        upstream="sglang 0.5.23 mem_cache/hybrid_cache/hybrid_cache_controller.py:404, "
+        "mem_cache/storage/file/lru_file_evictor.py:41",
+        backends=BACKENDS,
+        fires=_wrong_types,
     ),
     Rule(
         id="sglang-storage-file-directory",

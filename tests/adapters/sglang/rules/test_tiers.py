@@ -60,6 +60,10 @@ CASES: dict[str, Any] = {
         ((host(), storage("dynamic")), TP4),
         ((host(), storage("dynamic", extra_config={"backend_name": "x"})), TP4),
     ),
+    "sglang-storage-config": (
+        ((host(), storage("nixl", extra_config={"prefetch_timeout_base": "x"})), TP4),
+        ((host(), storage("nixl", extra_config={"prefetch_timeout_base": 2, "max_size": "mine"})), TP4),
+    ),
     "sglang-storage-file-directory": (
         ((host(), storage("file")), TP4),
         ((host(), storage("file", directory="/kv")), TP4),
@@ -87,3 +91,25 @@ def test_a_rule_fires_and_does_not(rule: str, plan_of: Any, fired: Any) -> None:
     assert message is not None
     assert "{" not in message
     assert rule not in fired(plan_of(good))
+
+
+@pytest.mark.parametrize(
+    ("key", "right", "wrong"),
+    [
+        ("prefetch_threshold", [512], [True, 0.5, "512", None]),
+        ("prefetch_timeout_base", [2, 0.5], [True, "x", None]),
+        ("hicache_storage_pass_prefix_keys", [True], [1, "true"]),
+        ("max_size", [10**9, "200G", "1.5T", "8Gi", "1000"], [True, "200GB", "1.5Gi", "much"]),
+        ("eviction_ratio", [0.8], ["0.8%", True]),
+    ],
+)
+def test_the_types_of_the_file_tiers_settings(
+    key: str, right: list[Any], wrong: list[Any], plan_of: Any, fired: Any
+) -> None:
+    def message(value: Any) -> str | None:
+        tiers = (host(), storage("file", directory="/kv", extra_config={key: value}))
+        found: str | None = fired(plan_of((tiers, TP4))).get("sglang-storage-config")
+        return found
+
+    assert [value for value in right if message(value) is not None] == []
+    assert [value for value in wrong if f"{key} must be " not in (message(value) or "")] == []
