@@ -12,6 +12,8 @@ import pytest
 from plugins.hicache.tests.tier_files import KEY, put, sglang_file, sglang_tier, vllm_tier
 
 from optistack.cli.run import run
+from optistack_hicache.storage.hashes import Records
+from optistack_hicache.storage.scan import HASHES_FILE
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -125,13 +127,28 @@ def test_verify_fails_for_files_that_it_may_not_read(
         raise PermissionError
 
     monkeypatch.setattr("optistack_hicache.storage.folder.Folder.open", locked)
-    monkeypatch.setattr("optistack_hicache.storage.verify.read_records", lambda _: ({}, False))
+    monkeypatch.setattr("optistack_hicache.storage.verify.read_records", lambda _: Records())
     code, out, error = hicache("verify", tier, *words)
     assert code == 1
     assert "this user may not read it" in out
     assert "0 damaged, 5 that this user may not read" in out
     assert "may not be read." in error
     assert as_json(hicache, "du", tier)["files"] == 5
+
+
+def test_verify_names_broken_lines_of_the_record_and_fails(hicache: Command, tier: Path) -> None:
+    assert hicache("verify", tier, "--record")[0] == 0
+    record = tier / HASHES_FILE
+    lines = record.read_text().splitlines()
+    record.write_text("\n".join([*lines[:2], lines[2][:30], *lines[3:]]) + "\n")
+    code, out, error = hicache("verify", tier)
+    assert code == 1
+    assert "0 damaged, 4 compared with their hash" in out
+    assert f"Line 3 of {record} cannot be read" in error
+    assert json.loads(hicache("verify", tier, "--json")[1])["broken_record_lines"] == [3]
+    code, out, error = hicache("verify", tier, "--record")
+    assert (code, "1 recorded" in out, "were recorded anew" in error) == (1, True, True)
+    assert hicache("verify", tier)[0] == 0
 
 
 @pytest.mark.parametrize(

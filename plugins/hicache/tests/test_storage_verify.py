@@ -160,12 +160,21 @@ def test_records_of_files_that_are_gone_are_dropped(tmp_path: Path) -> None:
     assert files[0].name not in (tmp_path / HASHES_FILE).read_text()
 
 
-@pytest.mark.parametrize("text", ["{}\n", '["a", 1]\n', "no json\n", "5\n"])
-def test_broken_records_are_one_sentence(tmp_path: Path, text: str) -> None:
-    sglang_tier(tmp_path)
-    (tmp_path / HASHES_FILE).write_text(text)
-    with pytest.raises(InputError, match="is not what `hicache verify --record` writes"):
-        check(tmp_path)
+@pytest.mark.parametrize(
+    "line", [b"{}", b'["a", 1]', b"no json", b"5", b'["a", "1", 2, "x"]', b"[[], 1, 2, 3]", b"\xff", b"", b"[" * 9999]
+)
+def test_broken_lines_are_counted_and_the_others_are_used(tmp_path: Path, line: bytes) -> None:
+    files = sglang_tier(tmp_path)
+    check(tmp_path, record=True)
+    flip(files[0])
+    record = tmp_path / HASHES_FILE
+    first, *rest = record.read_bytes().splitlines()
+    record.write_bytes(b"\n".join([first, line, *rest, line, b""]))
+    result = check(tmp_path)
+    assert (result.broken, result.hashed, result.torn) == ([2, 5], 3, False)
+    assert [bad.damage for bad in result.bad] == [Damage.BYTES]
+    check(tmp_path, record=True)
+    assert check(tmp_path).broken == []
 
 
 @pytest.mark.parametrize("cut", [1, 40, 100])

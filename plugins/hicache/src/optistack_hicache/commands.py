@@ -131,7 +131,8 @@ def verify(
     remove: Annotated[bool, typer.Option("--remove", help="Remove damaged files: the engine computes them.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Find files that are too short, too long, or not what was recorded. Exit code 1 where damaged files stay.
+    """Find files that are too short, too long, or not what was recorded. Exit code 1 where damaged files stay, or
+    lines of the record cannot be read.
 
     No engine checks more than that a file is long enough, so damage otherwise comes back as wrong answers.
     """
@@ -160,6 +161,7 @@ def verify(
                 "recorded": result.recorded,
                 "removed": result.removed,
                 "record_was_torn": result.torn,
+                "broken_record_lines": result.broken,
                 "damaged": [
                     {"file": bad.entry.name, "damage": bad.damage, "expected_bytes": bad.expected_bytes}
                     for bad in result.bad
@@ -176,7 +178,18 @@ def verify(
     if result.forbidden:
         files = "1 file" if result.forbidden == 1 else f"{result.forbidden:,} files"
         screen.print_error(f"{files} in {directory} may not be read.", "Run this as the user that the engine runs as.")
-    if left or result.forbidden:
+    if result.broken:
+        from optistack_hicache.storage.scan import HASHES_FILE
+
+        numbers = ", ".join(map(str, result.broken[:SHOWN])) + (", ..." if len(result.broken) > SHOWN else "")
+        lines = f"Line {numbers}" if len(result.broken) == 1 else f"{len(result.broken):,} lines ({numbers})"
+        screen.print_error(
+            f"{lines} of {directory / HASHES_FILE} cannot be read: the hashes of those files are lost.",
+            "They were recorded anew; what was damaged before that stays unseen."
+            if record
+            else "Record them anew with --record; what was damaged before that stays unseen.",
+        )
+    if left or result.forbidden or result.broken:
         raise typer.Exit(CheckFailedError.exit_code)
 
 

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from optistack.errors import InputError
 from optistack_hicache.storage.folder import Folder
@@ -35,32 +35,49 @@ def sha256_of(folder: Folder, entry: Entry) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_records(folder: Folder) -> tuple[dict[str, Record], bool]:
-    """Records by the file's name below ``folder``, none where none were kept, and whether the last line was cut off.
+@dataclass(frozen=True)
+class Records:
+    """What was kept, by the file's name below the folder.
 
-    That happens to a ``--record`` that is killed while it writes; the other lines are good. InputError where anything
-    else is broken.
+    ``broken``  numbers, from 1, of the lines that are no record
+    ``torn``    whether the last line was cut off, which happens to a ``--record`` that is killed while it writes
     """
+
+    of: dict[str, Record] = field(default_factory=dict)
+    broken: list[int] = field(default_factory=list)
+    torn: bool = False
+
+
+def read_records(folder: Folder) -> Records:
+    """Those of ``folder``, none where none were kept. InputError where the file cannot be read."""
     try:
-        file = os.fdopen(folder.open((HASHES_FILE,)), encoding="utf-8")
+        file = os.fdopen(folder.open((HASHES_FILE,)), "rb")
     except FileNotFoundError:
-        return {}, False
+        return Records()
     except OSError as error:
         raise InputError(f"{folder.path / HASHES_FILE} cannot be read: {error.strerror}.") from None
-    found, line = {}, ""
-    try:
-        with file:
-            for line in file:
-                name, *record = json.loads(line)
-                found[name] = Record(*record)
-    except (ValueError, TypeError):
-        if line and not line.endswith("\n"):  # of all lines the last one alone may end so
-            return found, True
-        raise InputError(
-            f"{folder.path / HASHES_FILE} is not what `hicache verify --record` writes.",
-            fix="Remove it, and record anew.",
-        ) from None
-    return found, False
+    found: dict[str, Record] = {}
+    broken: list[int] = []
+    with file:
+        for number, line in enumerate(file, start=1):
+            try:
+                name, record = _read(line)
+            except (ValueError, RecursionError):
+                if not line.endswith(b"\n"):  # of all lines the last one alone may end so
+                    return Records(found, broken, torn=True)
+                broken.append(number)
+            else:
+                found[name] = record
+    return Records(found, broken)
+
+
+def _read(line: bytes) -> tuple[str, Record]:
+    """ValueError for a line that is not one of :func:`_line`."""
+    words = json.loads(line.decode())
+    if not isinstance(words, list) or [type(word) for word in words] != [str, int, int, str]:
+        raise ValueError(line)
+    name, inode, written_ns, sha256 = words
+    return name, Record(inode, written_ns, sha256)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from pathlib import Path
 from optistack.errors import InputError
 from optistack_hicache.storage.collect import remove
 from optistack_hicache.storage.folder import Folder
-from optistack_hicache.storage.hashes import Record, appending, read_records, sha256_of, write_records
+from optistack_hicache.storage.hashes import Record, Records, appending, read_records, sha256_of, write_records
 from optistack_hicache.storage.names import Holding
 from optistack_hicache.storage.scan import Entry, Scan, scan
 
@@ -62,6 +62,7 @@ class Verified:
 
     ``guessed`` holdings whose expected size is a guess: as many files have one size as another.
     ``torn``    whether the record ended in the middle of a line, which is as if it were not there.
+    ``broken``  lines of the record, numbered from 1, that say nothing: their files count as never recorded.
     """
 
     files: int = 0
@@ -71,6 +72,7 @@ class Verified:
     removed: int = 0
     guessed: list[Holding] = field(default_factory=list)
     torn: bool = False
+    broken: list[int] = field(default_factory=list)
 
     @property
     def forbidden(self) -> int:
@@ -132,21 +134,22 @@ def verify(
     sizes, guessed = expected_sizes(found, page_bytes)
     if remove_bad:
         _refuse_most(found, page_bytes)
-    records, torn = ({}, False) if sizes_only else read_records(folder)
-    result = Verified(files=len(found.entries), guessed=guessed, torn=torn)
+    records = Records() if sizes_only else read_records(folder)
+    result = Verified(files=len(found.entries), guessed=guessed, torn=records.torn, broken=records.broken)
     kept: dict[str, Record] = {}
     with contextlib.ExitStack() as files:
         add = None
         if record:
-            write_records(folder, records)  # without a line that was cut off, and before hours of reading
+            write_records(folder, records.of)  # without lines that say nothing, and before hours of reading
             add = files.enter_context(appending(folder))
-            found.entries.sort(key=lambda entry: entry.name in records)  # a run after one that was killed goes on there
+            # A run after one that was killed goes on where that one ended.
+            found.entries.sort(key=lambda entry: entry.name in records.of)
         for number, entry in enumerate(found.entries):
             if number % 256 == 0:
                 progress(f"{number:,} of {len(found.entries):,} files")
             bad = _size(entry, sizes[entry.holding])
             if bad is None and not sizes_only:
-                bad = _bytes(folder, entry, sizes[entry.holding], records.get(entry.name), kept, result, add)
+                bad = _bytes(folder, entry, sizes[entry.holding], records.of.get(entry.name), kept, result, add)
             if bad is not None:
                 result.bad.append(bad)
                 if remove_bad and bad.damage is not Damage.FORBIDDEN and _removed(folder, entry):
