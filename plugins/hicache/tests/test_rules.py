@@ -25,6 +25,18 @@ class TestSmallerThanDevice:
         assert finding.severity is Severity.DEGRADED
         assert "of the device's 52,428,800" in finding.message
 
+    @pytest.mark.parametrize(
+        ("backend", "policy", "why"),
+        [
+            ("sglang", "write_through", "copies of what the device has"),
+            ("sglang", "write_back", "forgets before the device"),
+            ("vllm", "write_through", "forgets before the device"),
+        ],
+    )
+    def test_it_says_why(self, make_bench: Any, backend: str, policy: str, why: str) -> None:
+        bench = make_bench(backend=backend)
+        assert why in bench.findings(host_gib=50, kv_pool_bytes=100 * GIB, write_policy=policy)[self.RULE].message
+
     def test_a_larger_one_is_fine(self, bench: Any) -> None:
         assert self.RULE not in bench.findings(host_gib=500, kv_pool_bytes=100 * GIB)
 
@@ -99,7 +111,7 @@ class TestReads:
         assert self.ROOM not in bench.findings(**FILE, **pool, host_gib=13)
         assert self.ROOM not in bench.findings(**tight)
         assert self.ROOM not in bench.findings(**FILE, **tight, write_policy="write_back")
-        assert self.ROOM not in bench.findings(**FILE, **pool, host_gib=5)  # that is hicache-smaller-than-device
+        assert "at most 0 tokens of a prompt" in bench.findings(**FILE, **pool, host_gib=5)[self.ROOM].message
 
 
 class TestStorage:

@@ -35,7 +35,11 @@ def _smaller_than_device(context: RuleContext) -> str | None:
         return None
     kv = host_kv(context.model, context.stack, context.engine, context.spec.parallel)
     tokens = kv.tokens(tier.capacity_bytes.value)
-    return f"{tokens:,} tokens of the device's {budget.kv_tokens:,}" if tokens < budget.kv_tokens else None
+    if tokens >= budget.kv_tokens:
+        return None
+    copies = context.engine.backend == "sglang" and tier.write_policy.value != "write_back"
+    why = "copies of what the device has, which go only after that does" if copies else "it forgets before the device"
+    return f"{tokens:,} tokens of the device's {budget.kv_tokens:,}: {why}"
 
 
 def _late_rank(context: RuleContext) -> str | None:
@@ -106,9 +110,9 @@ RULES = (
         id="hicache-smaller-than-device",
         severity=Severity.DEGRADED,
         fires=_smaller_than_device,
-        message="The host tier holds {detail}: it forgets before the device does and is of little use.",
+        message="The host tier holds {detail}, and is of little use.",
         fix="Give it more RAM (host_gib), or leave hicache out.",
-        upstream="sglang 0.5.23 mem_cache/pool_host/base.py:239",
+        upstream="sglang 0.5.23 mem_cache/pool_host/base.py:239, mem_cache/unified_cache/unified_tree_core.py:2366",
     ),
     Rule(
         id="hicache-sglang-late-rank",

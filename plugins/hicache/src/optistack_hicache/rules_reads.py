@@ -14,18 +14,15 @@ def _slow_files(context: RuleContext) -> bool:
 
 
 def _room_beside_device(context: RuleContext) -> str | None:
-    """What the host tier holds besides its copy of the device's KV, where that is less than the longest prompt.
-
-    A host tier below the device's size is another rule's.
-    """
+    """What the host tier holds besides its copy of the device's KV, where that is less than the longest prompt."""
     host, budget, prompt = context.stack.tier(2), context.budget, context.stack.serving.context_tokens.value
     if host is None or context.stack.tier(3) is None or host.write_policy.value == "write_back" or not prompt:
         return None
     if host.backend.value != "native" or host.capacity_bytes.value is None or not budget.feasible:
         return None
     kv = host_kv(context.model, context.stack, context.engine, context.spec.parallel)
-    room = (kv.tokens(host.capacity_bytes.value) - budget.kv_tokens) // kv.groups
-    return f"{room:,} tokens of a prompt of {prompt:,}" if 0 <= room < prompt else None
+    room = max(0, kv.tokens(host.capacity_bytes.value) - budget.kv_tokens) // kv.groups
+    return f"{room:,} tokens of a prompt of {prompt:,}" if room < prompt else None
 
 
 READS = (
@@ -48,8 +45,8 @@ READS = (
         severity=Severity.DEGRADED,
         backends=("sglang",),
         fires=_room_beside_device,
-        message="At most {detail} come back from storage: the host tier keeps a copy of what is on the device, and "
-        "what is read must fit beside it.",
+        message="Once the device is full at most {detail} come back from storage: the host tier keeps a copy of what "
+        "is on the device, and what is read must fit beside it.",
         fix="Give the host tier room for the device's KV and the longest prompt (host_gib).",
         upstream="sglang 0.5.17 mem_cache/hiradix_cache.py:636, :1318, "
         "0.5.23 mem_cache/unified_cache/unified_tree_core.py:2367",
