@@ -120,6 +120,8 @@ def test_a_crash_after_ready_is_noticed_with_its_reason(lab: Any) -> None:
     )
     assert deployment.state.processes[0].exit_code == 3
     assert lab.nothing_left()
+    failed = deployment.state
+    assert stop(deployment) is False and deployment.state == failed
 
 
 def test_an_error_of_the_supervisor_itself_ends_everything(lab: Any) -> None:

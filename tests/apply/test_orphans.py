@@ -112,6 +112,15 @@ def test_a_supervisor_that_hangs_is_killed_by_down(lab: Any, monkeypatch: pytest
     assert lab.leftovers() == [] and deployment.state.phase is Phase.STOPPED
 
 
+def test_down_while_it_ends_for_a_failure_leaves_the_failure(lab: Any) -> None:
+    options = ("--crash-when", lab.trigger, "--children", "stubborn")
+    deployment = start(lab.spec("--handled", "ValueError: no tokenizer", *options, stop_timeout_s=3))
+    lab.trigger.touch()
+    assert lab.eventually(lambda: deployment.state.phase is Phase.STOPPING)
+    assert stop(deployment) is True
+    assert deployment.state.phase is Phase.FAILED and "engine stopped working" in deployment.state.reason
+
+
 def test_a_second_request_to_stop_does_not_wait(lab: Any) -> None:
     deployment = start(lab.spec("--ignore-term", stop_timeout_s=60))
     supervisor = lab.keeper(deployment, "supervisor")
@@ -277,7 +286,7 @@ def test_a_process_that_reused_a_pid_is_not_killed(lab: Any) -> None:
     before = ProcessId(bystander.id.pid, bystander.id.start_ticks - 1)
     deployment = written(lab, supervisor=before, members=(before,))
     assert deployment.state.phase is Phase.FAILED
-    assert stop(deployment) is False and deployment.state.phase is Phase.STOPPED
+    assert stop(deployment) is False and deployment.state.phase is Phase.FAILED
     assert bystander.lives()
 
 
@@ -285,5 +294,7 @@ def test_a_process_that_has_the_same_number_after_a_reboot_is_not_killed(lab: An
     bystander = lab.bystander()
     deployment = written(lab, boot="another", supervisor=bystander.id, members=(bystander.id,))
     assert deployment.state.reason == "the machine was restarted"
-    assert stop(deployment) is False and deployment.state.phase is Phase.STOPPED
+    assert stop(deployment) is False
+    assert (deployment.state.phase, deployment.state.reason) == (Phase.FAILED, "the machine was restarted")
+    assert read_state(deployment.folder) == deployment.state
     assert bystander.lives()

@@ -9,6 +9,7 @@ import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -136,10 +137,12 @@ def stop(deployment: Deployment) -> bool:
 def end(folder: DeploymentFolder, *, ask_to_stop: bool = False) -> bool:
     """Wait for the keepers to end everything, kill them if they do not, and then kill what they left behind, if any.
 
-    With ``ask_to_stop`` they are asked to, and the deployment is written down as stopped.
-    Returns whether they left anything. Raises CheckFailedError when something will not die.
+    With ``ask_to_stop`` they are asked to, and the deployment is written down as stopped, or as failed where it had
+    failed before. Returns whether they left anything. Raises CheckFailedError when something will not die.
     """
-    if not await_release(folder, ask_to_stop=ask_to_stop):
+    before = actual_state(folder)
+    released = await_release(folder, ask_to_stop=ask_to_stop)
+    if not released:
         kill_keepers(folder)
     lock = folder.acquire(patience_s=KILL_GRACE_S)
     if lock is None:
@@ -148,8 +151,13 @@ def end(folder: DeploymentFolder, *, ask_to_stop: bool = False) -> bool:
         left = sweep(folder)
         state = read_state(folder)
         if ask_to_stop and state is not None and state.phase is not Phase.STOPPED:
+            # Of keepers that were killed here the guardian wrote that it failed.
+            told = state if released and state.phase is Phase.FAILED else before
+            failed = told is not None and told.phase is Phase.FAILED
+            ended: dict[str, Any] = {"phase": Phase.FAILED if failed else Phase.STOPPED, "members": ()}
+            ended |= {"reason": told.reason} if told is not None and failed else {}
             with contextlib.suppress(OSError):  # all is ended; on a full disk the free lock says so
-                write_state(folder, state.model_copy(update={"phase": Phase.STOPPED, "members": ()}))
+                write_state(folder, state.model_copy(update=ended))
         return left
     finally:
         os.close(lock)
