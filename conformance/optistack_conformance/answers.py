@@ -70,7 +70,7 @@ def sglang_scores(response: httpx.Response) -> dict[str, Any]:
     """
     if response.status_code == 400 and "logprob" in response.text and "not support" in response.text:
         raise NotScoredError(
-            f"{response.request.url} refuses log probabilities, so that nothing can be scored: {_message(response)}"
+            f"{response.request.url} refuses log probabilities, so that nothing can be scored: {message_of(response)}"
         )
     return sglang_answer(response)
 
@@ -99,7 +99,7 @@ def misshapen(error: BaseException, where: str) -> str:
     return f"{where} gave an answer of another shape than the API's: {what}."
 
 
-def _message(response: httpx.Response) -> str:
+def message_of(response: httpx.Response) -> str:
     """What an error says in words, where it has the API's shape; else as it came."""
     try:
         said = response.json()["error"]["message"]

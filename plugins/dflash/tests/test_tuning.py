@@ -134,6 +134,8 @@ def test_a_prompt_may_hold_what_ends_a_line_elsewhere(tmp_path: Path, start: str
         '{"prompt": "a", "ids": [1]}',
         "[" * 10**5,
         r'{"prompt": "\ud800"}',
+        '{"ids": [1, true]}',
+        '{"ids": [-1]}',
     ],
 )
 def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: str) -> None:
@@ -141,6 +143,41 @@ def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: str) -> None:
     file.write_text('{"prompt": "a"}\n' + line + "\n")
     with pytest.raises(InputError, match=f"Line 2 of {file} is no prompt"):
         read_prompt_file(file)
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ({"role": "user"}, "a message without content"),
+        ({"role": "user", "content": None}, "a message without content"),
+        ({"role": "user", "content": 3}, "a message without content"),
+        ({"role": "usr", "content": "a"}, "a message of the role 'usr'"),
+        ({"content": "a"}, "a message of the role None"),
+    ],
+)
+def test_a_message_that_no_engine_takes_is_named(tmp_path: Path, message: dict[str, Any], said: str) -> None:
+    good = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text"}]}]}
+    call = {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]}
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(map(json.dumps, [good, call, {"messages": [*good["messages"], message]}])))
+    with pytest.raises(InputError, match=f"Line 3 of {file} has {said}"):
+        read_prompt_file(file)
+
+
+def test_a_prompt_that_the_engine_refuses_is_named_with_what_it_says(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"ids": [1]}\n{"ids": [999999]}\n')
+
+    def refusing(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST" and json.loads(request.content)["prompt"] == [999999]:
+            return httpx.Response(400, json={"error": {"message": "Token id 999999 is out of vocabulary", "code": 400}})
+        return drafting(request)
+
+    drafting = engine()
+    endpoint = Endpoint("http://engine", transport=httpx.MockTransport(refusing))
+    said = f"^Line 2 of {file} is refused by the engine: Token id 999999 is out of vocabulary. Mend"
+    with pytest.raises(InputError, match=said):
+        measure_round(endpoint, 1, max_tokens=30, prompts=read_prompt_file(file))
 
 
 def test_an_engine_that_does_not_draft_cannot_be_tuned() -> None:

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
-from optistack.errors import CheckFailedError
+from optistack.errors import CheckFailedError, InputError
+from optistack_conformance.answers import json_object, message_of, read_from
 from optistack_dflash.probe import CODE_PROMPTS
 from optistack_dflash.probe_counters import vllm_counters, vllm_moved
 from optistack_dflash.prompt_file import Prompt
@@ -32,7 +33,8 @@ def measure_round(
     """Answer ``prompts`` greedily, ``concurrency`` at once, each of up to ``max_tokens``, ending where the model ends:
     ``answers`` of them, or each once and at least two a user. Nothing else may use the engine meanwhile.
 
-    CheckFailedError when the engine does not draft or does not count it as vLLM does.
+    CheckFailedError when the engine does not draft or does not count it as vLLM does; InputError naming a prompt that
+    it refuses.
     """
     before, positions_before = vllm_counters(endpoint), _positions(endpoint)
     model = endpoint.model()
@@ -58,16 +60,20 @@ def measure_round(
 
 
 def _answer(endpoint: Endpoint, model: str, prompt: Prompt, max_tokens: int) -> tuple[int, float]:
-    """Tokens of the answer, and its seconds."""
+    """Tokens of the answer, and its seconds. InputError for a prompt that the engine refuses."""
+    path = "/v1/chat/completions" if prompt.kind == "messages" else "/v1/completions"
+    key = "messages" if prompt.kind == "messages" else "prompt"
+    body = {"model": model, key: prompt.given, "max_tokens": max_tokens, "temperature": 0.0}
     began = time.monotonic()
-    if prompt.kind != "messages":
-        answer = endpoint.complete(prompt.given, max_tokens=max_tokens, model=model)
-        return answer.completion_tokens, time.monotonic() - began
-    body = {"model": model, "messages": prompt.given, "max_tokens": max_tokens, "temperature": 0.0}
-    response = endpoint.request("POST", "/v1/chat/completions", json=body)
-    if response.status_code != 200:
-        raise CheckFailedError(f"{endpoint.url} answered {response.status_code} to a chat: {response.text[:300]}")
-    return int(response.json()["usage"]["completion_tokens"]), time.monotonic() - began
+    response = endpoint.request("POST", path, json=body)
+    seconds = time.monotonic() - began
+    if response.status_code in (400, 422):
+        raise InputError(
+            f"{prompt.where or 'A prompt'} is refused by the engine: {message_of(response).rstrip('.')}.",
+            fix="Mend it or take it out; token ids are those of this model's vocabulary.",
+        )
+    with read_from(f"{endpoint.url}{path}"):
+        return int(json_object(response)["usage"]["completion_tokens"]), seconds
 
 
 def _positions(endpoint: Endpoint) -> dict[str, float]:

@@ -90,7 +90,7 @@ def read_prompts(file: Path, checkpoint: Path) -> list[list[int]]:
         text = tokenizer.apply_chat_template(given, add_generation_prompt=True, tokenize=False)
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    return [ids(*one) for one in prompts]
+    return [ids(one.kind, one.given) for one in prompts]
 
 
 def collect(
