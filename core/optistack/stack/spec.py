@@ -30,6 +30,11 @@ def _host(text: str) -> str:
     return text
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``, an address or a name."""
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
 def _is_address(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
@@ -126,7 +131,7 @@ class ServingSection(_Section):
     @property
     def on_loopback(self) -> bool:
         """Whether only this machine can reach ``host``."""
-        return self.host == "localhost" or (_is_address(self.host) and ipaddress.ip_address(self.host).is_loopback)
+        return is_loopback(self.host)
 
 
 class StackSpec(_Section):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from optistack.errors import CheckFailedError, InputError, NoEngineError
+from optistack.stack.spec import is_loopback
 from optistack.verify.metrics import Metrics, parse_metrics
 
 if TYPE_CHECKING:
@@ -247,9 +247,4 @@ def on_loopback(url: str) -> bool:
         raise InputError(
             f"{without_login(url)!r} is not a URL: {error}.", fix="Give it like http://127.0.0.1:8000."
         ) from error
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return is_loopback(host)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Iterable
@@ -12,6 +11,7 @@ from time import monotonic
 from typing import Any
 
 from optistack.errors import InputError
+from optistack.stack.spec import is_loopback
 from optistack_routing.admin.api import Admin, AdminConnection
 from optistack_routing.admin.metrics import Exposition
 from optistack_routing.admin.state import merged, state
@@ -149,7 +149,7 @@ def build_control(config: Config) -> Control:
     if config.health_path:
         roster.probe = probes.ask
     admin_keys = read_keys(config.admin_api_key_file, ADMIN_KEY_VARIABLE)
-    if not admin_keys and not _loopback(config.admin_host):
+    if not admin_keys and not is_loopback(config.admin_host):
         raise InputError(
             f"The admin side would listen on {config.admin_host} for everybody.",
             fix=f"Give admin_api_key_file or {ADMIN_KEY_VARIABLE}, or leave admin_host on 127.0.0.1.",
@@ -167,10 +167,3 @@ def build_control(config: Config) -> Control:
         server_tls(config.admin_tls_cert, config.admin_tls_key),
         admin_keys,
     )
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
