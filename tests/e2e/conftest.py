@@ -13,8 +13,14 @@ from typing import Any
 
 import pytest
 
+from optistack.facts.detect import cpu_isa
+
 ROOT = Path(__file__).parents[2]
 LAPTOP = ROOT / "stacks" / "laptop.yaml"
+FP8_KV = cpu_isa() in ("avx512", "amx")
+"""Whether vLLM has FP8 KV on this machine's CPUs."""
+LAPTOP_ON_VLLM = ("--backend", "vllm", "--stack", LAPTOP, *(() if FP8_KV else ("--no-plugin", "kv-fp8")))
+"""The laptop stack, or as much of it as vLLM has on this machine's CPUs."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.e2e.conftest import LAPTOP, Optistack
+from tests.e2e.conftest import FP8_KV, LAPTOP, LAPTOP_ON_VLLM, Optistack
 from tests.e2e.polling import until
 from tests.e2e.receipts import lines_of
 
@@ -24,12 +24,13 @@ from optistack_conformance.margin import ScoredToken, bound_nat
 from optistack_dflash.probe import CODE_PROMPTS
 
 pytestmark = pytest.mark.engine
+only_with_fp8_kv = pytest.mark.skipif(not FP8_KV, reason="vLLM has FP8 KV only on a CPU with AVX-512 or AMX")
 
 PROVEN = (
     "engine.version",
     "model.served_name",
     "kv.dtype",
-    "kv.draft_dtype",
+    *(("kv.draft_dtype",) if FP8_KV else ()),
     "kv.page_size_tokens",
     "serving.prefix_caching",
     "speculation.method",
@@ -59,9 +60,15 @@ def marked(deployment_id: str) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.skipif(FP8_KV, reason="this machine's CPUs have what the stack asks for")
+def test_fp8_kv_is_refused_where_the_engine_would_not_start_with_it(optistack: Optistack) -> None:
+    refused = optistack("apply", "--backend", "vllm", "--stack", LAPTOP)
+    assert (refused.code, "vllm-cpu-fp8-isa" in refused.err) == (2, True)
+
+
 @pytest.fixture(scope="module")
 def applied(optistack: Optistack) -> Iterator[dict[str, Any]]:
-    result = optistack("apply", "--backend", "vllm", "--stack", LAPTOP, "--json")
+    result = optistack("apply", *LAPTOP_ON_VLLM, "--json")
     assert result.code == 0, result.err
     yield result.json()
     assert optistack("down", "laptop").code == 0
@@ -96,14 +103,12 @@ def test_it_answers(applied: dict[str, Any]) -> None:
 def test_status_names_it_and_a_second_apply_is_refused(optistack: Optistack, applied: dict[str, Any]) -> None:
     running = optistack("status", "--json").json()["deployments"]
     assert [(d["name"], d["phase"], d["endpoints"]) for d in running] == [("laptop", "ready", applied["endpoints"])]
-    again = optistack("apply", "--backend", "vllm", "--stack", LAPTOP)
+    again = optistack("apply", *LAPTOP_ON_VLLM)
     assert (again.code, "optistack down laptop" in again.err) == (2, True)
 
 
 def test_verify_proves_an_engine_that_somebody_else_started(optistack: Optistack, applied: dict[str, Any]) -> None:
-    result = optistack(
-        "verify", "--backend", "vllm", "--stack", LAPTOP, "--endpoint", applied["endpoints"][0], "--json"
-    )
+    result = optistack("verify", *LAPTOP_ON_VLLM, "--endpoint", applied["endpoints"][0], "--json")
     assert result.code == 0, result.err
     lines = lines_of(result.json())
     assert {name: lines[name]["status"] for name in PROVEN} == dict.fromkeys(PROVEN, "pass")
@@ -122,7 +127,7 @@ def both(optistack: Optistack, drafted: list[Generation]) -> list[tuple[Sequence
     without speculation scores them in one prefill."""
     assert optistack("down", "laptop").code == 0
     words = ("--no-plugin", "dflash", "--set", "name=undrafted", "--json", "--no-verify")
-    started = optistack("apply", "--backend", "vllm", "--stack", LAPTOP, *words)
+    started = optistack("apply", *LAPTOP_ON_VLLM, *words)
     assert started.code == 0, started.err
     with Endpoint(started.json()["endpoints"][0]) as endpoint:
         plain = [generate(endpoint, prompt, max_tokens=64) for prompt in CODE_PROMPTS]
@@ -134,7 +139,7 @@ def both(optistack: Optistack, drafted: list[Generation]) -> list[tuple[Sequence
 def test_where_texts_part_the_target_is_at_a_near_tie(
     both: list[tuple[Sequence[ScoredToken], Sequence[ScoredToken]]],
 ) -> None:
-    bound = bound_nat("fp8_e4m3")
+    bound = bound_nat("fp8_e4m3" if FP8_KV else "bfloat16")
     for texts in both:
         parted = next((pair for pair in zip(*texts, strict=False) if pair[0].emitted != pair[1].emitted), ())
         assert all(token.margin_nat <= bound for token in parted), parted
@@ -146,10 +151,10 @@ def plain(optistack: Optistack, applied: dict[str, Any]) -> dict[str, dict[str, 
     assert optistack("down", "laptop").code == 0
     without = ("--no-plugin", "kv-fp8", "--no-plugin", "dflash", "--set", "serving.prefix_caching=false")
     less = ("--set", "serving.kv_memory_gib=0.5", "--set", "name=plain")
-    started = optistack("apply", "--backend", "vllm", "--stack", LAPTOP, *without, *less, "--json", "--no-verify")
+    started = optistack("apply", *LAPTOP_ON_VLLM, *without, *less, "--json", "--no-verify")
     assert started.code == 0, started.err
     endpoint = started.json()["endpoints"][0]
-    result = optistack("verify", "--backend", "vllm", "--stack", LAPTOP, "--endpoint", endpoint, "--json")
+    result = optistack("verify", *LAPTOP_ON_VLLM, "--endpoint", endpoint, "--json")
     assert result.code == 1
     assert optistack("down", "plain").code == 0
     return lines_of(result.json())
@@ -158,12 +163,12 @@ def plain(optistack: Optistack, applied: dict[str, Any]) -> dict[str, dict[str, 
 @pytest.mark.parametrize(
     "check",
     [
-        "kv.dtype",
+        pytest.param("kv.dtype", marks=only_with_fp8_kv),
         "serving.prefix_caching",
         "speculation.method",
         "speculation.num_draft_tokens",
         "budget.kv_tokens",
-        "kv-fp8/bytes-per-token",
+        pytest.param("kv-fp8/bytes-per-token", marks=only_with_fp8_kv),
         "dflash/drafts-move",
         "routing/prefix-cache",
     ],
@@ -176,13 +181,14 @@ def test_a_check_fails_on_an_engine_without_the_feature(plain: dict[str, dict[st
 def other(
     optistack: Optistack, applied: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Any]]:
-    """A running engine with another KV dtype, another draft and another number of draft tokens."""
+    """A running engine with another KV dtype where there is one, another draft and another number of draft tokens."""
     draft = tmp_path_factory.mktemp("draft") / "other"
     shutil.copytree(Path(lines_of(applied)["speculation.draft_checkpoint"]["asked"]), draft)
-    changes = {"kv-fp8.dtype": "fp8_e5m2", "dflash.draft": str(draft), "dflash.num_draft_tokens": "3", "name": "other"}
+    changes = {"dflash.draft": str(draft), "dflash.num_draft_tokens": "3", "name": "other"}
+    changes |= {"kv-fp8.dtype": "fp8_e5m2"} if FP8_KV else {}
     words = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
     optistack("down")
-    started = optistack("apply", "--backend", "vllm", "--stack", LAPTOP, *words, "--json", "--no-verify")
+    started = optistack("apply", *LAPTOP_ON_VLLM, *words, "--json", "--no-verify")
     assert started.code == 0, started.err
     yield started.json()
     optistack("down", "other")
@@ -190,10 +196,15 @@ def other(
 
 def test_checks_fail_on_an_engine_with_other_values(optistack: Optistack, other: dict[str, Any]) -> None:
     endpoint = other["endpoints"][0]
-    result = optistack("verify", "--backend", "vllm", "--stack", LAPTOP, "--endpoint", endpoint, "--json")
+    result = optistack("verify", *LAPTOP_ON_VLLM, "--endpoint", endpoint, "--json")
     assert result.code == 1
     lines = lines_of(result.json())
-    broken = ("kv.dtype", "speculation.draft_checkpoint", "speculation.num_draft_tokens", "dflash/draft-tokens")
+    broken = (
+        *(("kv.dtype",) if FP8_KV else ()),
+        "speculation.draft_checkpoint",
+        "speculation.num_draft_tokens",
+        "dflash/draft-tokens",
+    )
     assert {name: lines[name]["status"] for name in broken} == dict.fromkeys(broken, "fail")
 
 

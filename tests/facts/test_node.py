@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from optistack.errors import InputError, PlanRefusedError
 from optistack.facts import NodeFacts, load_node
-from optistack.facts.detect import cpu_count, detect_node, parse_gpus, parse_nvlink_domain, ram_bytes
+from optistack.facts.detect import cpu_count, cpu_isa, detect_node, parse_gpus, parse_nvlink_domain, ram_bytes
 
 GIB = 1024**3
 MIB = 1024**2
@@ -186,3 +186,20 @@ def test_ram_without_limits_is_the_machines(tmp_path: Path) -> None:
 
 def test_cpu_quota_is_rounded_up(tmp_path: Path) -> None:
     assert cpu_count(make_root(tmp_path, "/box", {"box/cpu.max": "50000 100000"})) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "isa"),
+    [
+        ("flags\t\t: fpu avx avx2 bmi2", "avx2"),
+        ("flags\t\t: avx2 avx512f avx512bw avx512dq avx512vl", "avx512"),
+        ("flags\t\t: avx2 avx512f avx512bw avx512dq avx512vl amx_tile amx_bf16", "amx"),
+        ("flags\t\t: avx2 avx512f", "avx2"),
+        ("Features\t: fp asimd", "other"),
+        ("", "other"),
+    ],
+)
+def test_the_widest_instructions_of_the_cpus(tmp_path: Path, flags: str, isa: str) -> None:
+    root = make_root(tmp_path, "/", {})
+    (root / "proc/cpuinfo").write_text(f"processor\t: 0\n{flags}\nbogomips\t: 1\n")
+    assert cpu_isa(root) == isa

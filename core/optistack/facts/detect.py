@@ -11,11 +11,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from optistack.errors import InputError
-from optistack.facts.node import MIB, Gpu, NodeFacts
+from optistack.facts.node import MIB, Gpu, Isa, NodeFacts
 from optistack.facts.presets import GPUS
 
 _QUERY = "index,name,memory.total,compute_cap"
 _TIMEOUT_S = 20
+_AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+_ISAS: dict[Isa, set[str]] = {"amx": {"amx_tile"} | _AVX512, "avx512": _AVX512, "avx2": {"avx2"}}
 
 
 def detect_node() -> NodeFacts:
@@ -41,12 +43,13 @@ def detect_node() -> NodeFacts:
         nvlink_domain=min(len(gpus), parse_nvlink_domain(nvidia_smi("topo", "-m") or "")),
         host_ram_bytes=ram_bytes(),
         cpus=cpu_count(),
+        cpu_isa=cpu_isa(),
     )
 
 
 def detect_cpu() -> NodeFacts:
     """The local node as a CPU node, whatever GPUs it has."""
-    return NodeFacts(name="cpu", device="cpu", gpus=0, host_ram_bytes=ram_bytes(), cpus=cpu_count())
+    return NodeFacts(name="cpu", device="cpu", gpus=0, host_ram_bytes=ram_bytes(), cpus=cpu_count(), cpu_isa=cpu_isa())
 
 
 def nvidia_smi(*arguments: str) -> str | None:
@@ -124,6 +127,16 @@ def cpu_count(root: Path = Path("/")) -> int:
         if quota.isdigit() and period.isdigit() and int(period):
             counts.append(max(1, math.ceil(int(quota) / int(period))))
     return min(counts)
+
+
+def cpu_isa(root: Path = Path("/")) -> Isa:
+    """The widest of the x86 extensions that PyTorch tells CPU kernels of, by the flags that the kernel reports.
+
+    AVX-512 is F, BW, DQ and VL together, as PyTorch asks for it (``torch.cpu._is_avx512_supported``).
+    """
+    line = re.search(r"^flags\s*:(.*)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    flags = set(line.group(1).split()) if line else set()
+    return next((isa for isa, asked in _ISAS.items() if asked <= flags), "other")
 
 
 def _group_files(root: Path, name: str) -> list[Path]:

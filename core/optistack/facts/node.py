@@ -11,6 +11,8 @@ from optistack.errors import InputError, PlanRefusedError
 GIB = 1024**3
 MIB = 1024**2
 
+Isa = Literal["amx", "avx512", "avx2", "other"]
+
 
 class _Fact(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,6 +45,8 @@ class NodeFacts(_Fact):
     ``gpus``          how many GPUs; 0 on a CPU node
     ``nvlink_domain`` how many of them reach each other over NVLink
     ``cpus``          logical CPUs
+    ``cpu_isa``       the widest instructions that they have of those that engines' CPU kernels ask for, ``other`` for
+                      none of them. None where it is not known: on a preset
     """
 
     name: str
@@ -52,6 +56,7 @@ class NodeFacts(_Fact):
     nvlink_domain: int = 0
     host_ram_bytes: int = Field(gt=0)
     cpus: int = Field(gt=0)
+    cpu_isa: Isa | None = None
 
     @property
     def sm(self) -> int:

@@ -15,7 +15,7 @@ from optistack.backend import RenderRequest
 from optistack.engines.environment import EngineEnvironment, installed_engines
 from optistack.facts.checkpoint import load_model
 from optistack.facts.model import ModelFacts, Quantization
-from optistack.facts.node import NodeFacts, load_node
+from optistack.facts.node import Isa, NodeFacts, load_node
 from optistack.memory.budget import budget
 from optistack.memory.request import BudgetRequest
 from optistack.rules import RuleContext
@@ -74,15 +74,16 @@ def models(kimi: ModelFacts, small: ModelFacts) -> dict[str, ModelFacts]:
     }
 
 
-def cpu_node() -> NodeFacts:
-    return NodeFacts(name="cpu", device="cpu", gpus=0, host_ram_bytes=16 * 1024**3, cpus=4)
+def cpu_node(isa: Isa | None = None) -> NodeFacts:
+    return NodeFacts(name="cpu", device="cpu", gpus=0, host_ram_bytes=16 * 1024**3, cpus=4, cpu_isa=isa)
 
 
 @pytest.fixture(scope="session")
 def make_request() -> Make:
     """``make_request(model, *settings, node="b200x4", version=..., spec={...}, gpus=...)``: what the adapter renders.
 
-    ``settings`` are signed ``plugin``, and the plan's and the adapter's own suggestions are there too.
+    A node ``cpu`` has no known instructions, ``cpu-avx2`` those. ``settings`` are signed ``plugin``, and the plan's and
+    the adapter's own suggestions are there too.
     """
 
     def make(
@@ -94,7 +95,8 @@ def make_request() -> Make:
         gpus: tuple[int, ...] | None = None,
         replica: int = 0,
     ) -> RenderRequest:
-        facts = cpu_node() if node == "cpu" else load_node(node)
+        word, _, isa = node.partition("-")
+        facts = cpu_node(isa or None) if word == "cpu" else load_node(node)
         parallel = {"tensor": max(1, facts.gpus), **(spec or {}).get("parallel", {})}
         checkpoint = {"checkpoint": model.source, **(spec or {}).get("model", {})}
         whole = StackSpec.model_validate({**(spec or {}), "model": checkpoint, "node": node, "parallel": parallel})

@@ -8,6 +8,8 @@ from optistack_adapters.vllm.rules.reading import is_mla, kv_dtype, on_cpu
 
 FP8_HEAD_MULTIPLE = 32
 MLA_PAGE = 16
+NARROW = {"avx2": "AVX2 but no AVX-512", "other": "neither"}
+"""What to say of CPUs whose instructions are not enough for FP8 KV."""
 
 
 def _host_tier(context: RuleContext) -> bool:
@@ -38,6 +40,11 @@ def _fp8_head(context: RuleContext) -> str | None:
     if not on_cpu(context) or is_mla(context) or not str(kv_dtype(context)).startswith("fp8"):
         return None
     return str(head) if head % FP8_HEAD_MULTIPLE else None
+
+
+def _fp8_isa(context: RuleContext) -> str | None:
+    asked = on_cpu(context) and str(kv_dtype(context)).startswith("fp8")
+    return NARROW.get(context.node.cpu_isa or "") if asked else None
 
 
 def _mla_prefix(context: RuleContext) -> bool:
@@ -128,6 +135,17 @@ CPU_RULES: tuple[Rule, ...] = (
         fix="Leave the KV plugin out here, or give --allow-degraded.",
         upstream="vllm 0.32 v1/attention/backends/cpu_attn.py",
         fires=_fp8_head,
+        backends=("vllm",),
+        domain=Domain.KV,
+    ),
+    Rule(
+        id="vllm-cpu-fp8-isa",
+        severity=Severity.ERROR,
+        message="vLLM has FP8 KV only on a CPU with AVX-512 or AMX, and this one has {detail}.",
+        fix="Leave the KV plugin out here (--no-plugin kv-fp8), or give --allow-degraded.",
+        upstream="vllm 0.32 v1/attention/backends/cpu_attn.py:540 (NotImplementedError as the engine starts)",
+        fires=_fp8_isa,
+        evidence=Evidence.OBSERVED,
         backends=("vllm",),
         domain=Domain.KV,
     ),
