@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from tests.e2e.conftest import LAPTOP, Optistack
+from tests.e2e.conftest import LAPTOP, ON_VLLM, Optistack, fetch_narrow
 
 from optistack_conformance.faults.catalog import Fault
 from optistack_conformance.faults.live import honest, try_faults
@@ -34,9 +34,10 @@ FAULTS = (
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The laptop stack without its plugins."""
     program = Optistack({**os.environ, "XDG_STATE_HOME": str(tmp_path_factory.mktemp("state"))})
+    fetch_narrow(program)
     without = [word for name in ("kv-fp8", "dflash", "routing") for word in ("--no-plugin", name)]
     settings = ["--set", "name=plain", "--set", "serving.tool_call_parser=hermes"]
-    result = program("apply", "--backend", "vllm", "--stack", LAPTOP, *without, *settings, "--json")
+    result = program("apply", *ON_VLLM, "--stack", LAPTOP, *without, *settings, "--json")
     assert result.code == 0, result.err
     yield str(result.json()["endpoints"][0])
     program("down")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.conftest import LAPTOP, Optistack
+from tests.e2e.conftest import LAPTOP, ON_VLLM, Optistack
 
 pytestmark = pytest.mark.engine
 
@@ -17,7 +17,7 @@ PAGE_TOKENS = 128
 @pytest.fixture(scope="module")
 def engine(optistack: Optistack) -> Iterator[str]:
     without = ("--no-plugin", "kv-fp8", "--set", "name=benched")
-    result = optistack("apply", "--backend", "vllm", "--stack", LAPTOP, *without, "--no-verify", "--json")
+    result = optistack("apply", *ON_VLLM, "--stack", LAPTOP, *without, "--no-verify", "--json")
     assert result.code == 0, result.err
     yield str(result.json()["endpoints"][0])
     optistack("down", "benched")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.e2e.conftest import ROOT, Optistack
+from tests.e2e.conftest import ON_VLLM, ROOT, Optistack
 from tests.e2e.polling import until
 
 from optistack.apply.child import marked_process
@@ -40,7 +40,7 @@ PROVEN = (
 
 @pytest.fixture(scope="module")
 def applied(optistack: Optistack) -> Iterator[dict[str, Any]]:
-    result = optistack("apply", "--backend", "vllm", "--stack", FLEET, "--json")
+    result = optistack("apply", *ON_VLLM, "--stack", FLEET, "--json")
     assert result.code == 0, result.err
     yield result.json()
     optistack("down", "laptop-fleet")

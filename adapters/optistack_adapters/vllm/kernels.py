@@ -7,10 +7,18 @@ import json
 from optistack.backend import RenderRequest
 from optistack_adapters.base import LaunchBuilder, credit
 
+WORDS = {"float32": "auto"}
+"""vLLM has no word for KV in float32, which only a model of that dtype has: its own dtype."""
+
 
 def add_kernels(builder: LaunchBuilder, request: RenderRequest) -> None:
     stack = request.stack
-    builder.carry("--kv-cache-dtype", "kv.dtype", stack.kv.dtype)
+    if request.model.dtype == "float32":
+        why = "vLLM makes 16 bits of a float32 checkpoint otherwise"
+        builder.flag(
+            "--dtype", "float32", source="vllm", why=why, reference="vllm 0.32 config/model.py _resolve_auto_dtype"
+        )
+    builder.carry("--kv-cache-dtype", "kv.dtype", stack.kv.dtype, lambda dtype: WORDS.get(dtype, dtype))
     builder.carry("--block-size", "kv.page_size_tokens", stack.kv.page_size_tokens)
     builder.carry("--attention-backend", "serving.attention_backend", stack.serving.attention_backend)
     prefill = stack.serving.prefill_attention_backend

@@ -60,7 +60,7 @@ def _cpu() -> dict[str, Any]:
         "default_prefill_tokens": CPU_PREFILL_TOKENS,
         "host_kv_copies": "rank",
         "speculation_methods": _METHODS,
-        "kv_dtypes": _KV_DTYPES,
+        "kv_dtypes": (*_KV_DTYPES, "float32"),
         "weight_formats": _CPU_WEIGHTS,
         "storage_backends": (),
         "host_tier": False,

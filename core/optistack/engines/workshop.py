@@ -7,6 +7,9 @@ from pathlib import Path
 
 from optistack.engines.progress import Progress
 
+MANIFEST = "optistack-model.json"
+"""Beside the files of a finished checkpoint: what they are, and their digests."""
+
 
 @dataclass(frozen=True)
 class Workshop:

@@ -47,6 +47,10 @@ def _fp8_isa(context: RuleContext) -> str | None:
     return NARROW.get(context.node.cpu_isa or "") if asked else None
 
 
+def _slow_bf16(context: RuleContext) -> bool:
+    return on_cpu(context) and context.node.cpu_isa in NARROW and context.model.dtype == "bfloat16"
+
+
 def _mla_prefix(context: RuleContext) -> bool:
     return on_cpu(context) and is_mla(context) and context.stack.serving.prefix_caching.value is True
 
@@ -148,6 +152,17 @@ CPU_RULES: tuple[Rule, ...] = (
         evidence=Evidence.OBSERVED,
         backends=("vllm",),
         domain=Domain.KV,
+    ),
+    Rule(
+        id="vllm-cpu-bf16-isa",
+        severity=Severity.DEGRADED,
+        message="This CPU has no instructions for BF16: vLLM computes it there several times slower than float32.",
+        fix="Serve the model in float32: for SmolLM2 `optistack model fetch smollm2-135m-fp32` and "
+        "--set model.checkpoint=cache:smollm2-135m-fp32.",
+        upstream="evidence/laptop-vllm-cpu (a matrix product in both, on AVX2)",
+        fires=_slow_bf16,
+        evidence=Evidence.OBSERVED,
+        backends=("vllm",),
     ),
     Rule(
         id="vllm-cpu-mla-prefix-caching",
