@@ -1,4 +1,4 @@
-"""Write a checkpoint with all its linear layers rounded to INT4 in groups of 32 and kept in BF16: the INT4 source of the tables.
+"""Write a checkpoint with all its linear layers rounded to INT4 in groups of 32 and kept in BF16: an INT4 source.
 
     python int4.py CHECKPOINT ROUNDED
 
