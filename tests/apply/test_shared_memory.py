@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -98,16 +99,58 @@ def test_one_that_dies_beside_others_leaves_theirs(lab: Any) -> None:
     assert not tenth.exists()
 
 
+def ours() -> Path:
+    return Path(SHARED.replace(RUN, run_name("a1" * 16, "engine")))
+
+
 def test_a_file_in_use_and_one_of_another_run_stay() -> None:
-    ours, other = (Path(SHARED.replace(RUN, run_name(id, "engine"))) for id in ("a1" * 16, "b2" * 16))
+    other = Path(SHARED.replace(RUN, run_name("b2" * 16, "engine")))
     other.touch()
-    with ours.open("w+b") as opened:
+    with ours().open("w+b") as opened:
         opened.write(b"kv")
         opened.flush()
         assert remove_left("a1" * 16) == ()
         mapped = mmap.mmap(opened.fileno(), 2)
-    assert remove_left("a1" * 16) == () and ours.exists()
+    assert remove_left("a1" * 16) == () and ours().exists()
     mapped.close()
-    assert remove_left("a1" * 16) == (f"{ours} (0.0 GiB)",)
+    assert remove_left("a1" * 16) == (f"{ours()} (0.0 GiB)",)
     assert other.exists()
     other.unlink()
+
+
+def test_a_process_that_closes_another_file_meanwhile_still_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The links of /proc/PID/fd are read one after the other, and any of them may be gone by then."""
+    read = os.readlink
+
+    def gone(link: Path) -> str:
+        if str(link) == f"/proc/{os.getpid()}/fd/{first}":
+            raise FileNotFoundError(link)
+        return read(link)
+
+    with Path(os.devnull).open() as other, ours().open("w+b"):
+        first = other.fileno()
+        monkeypatch.setattr(os, "readlink", gone)
+        assert remove_left("a1" * 16) == ()
+    assert remove_left("a1" * 16) == (f"{ours()} (0.0 GiB)",)
+
+
+def test_one_that_maps_the_file_and_closes_it_meanwhile_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, mapped = Path.read_bytes, []
+    opened = ours().open("w+b")
+    opened.write(b"kv")
+    opened.flush()
+
+    def then_maps(file: Path) -> bytes:
+        content = read(file)
+        if file == Path(f"/proc/{os.getpid()}/maps") and not mapped:
+            mapped.append(mmap.mmap(opened.fileno(), 2))
+            opened.close()
+        return content
+
+    monkeypatch.setattr(Path, "read_bytes", then_maps)
+    assert remove_left("a1" * 16) == () and ours().exists()
+    monkeypatch.undo()
+    opened.close()
+    for one in mapped:
+        one.close()
+    assert remove_left("a1" * 16) == (f"{ours()} (0.0 GiB)",)

@@ -51,8 +51,20 @@ def _used(file: Path) -> bool:
 
 
 def _has(process: Path, file: Path) -> bool:
+    # First what is open: one that maps the file and then closes it is missed by neither look.
+    return _opened(process, file) or _mapped(process, file)
+
+
+def _opened(process: Path, file: Path) -> bool:
     with contextlib.suppress(OSError):  # it has just ended, or is somebody else's, whom the file's mode keeps out
-        if os.fsencode(file) in (process / "maps").read_bytes():
-            return True
-        return any(os.readlink(link) == str(file) for link in (process / "fd").iterdir())  # noqa: PTH115
+        for link in (process / "fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed since, which says nothing of the others
+                if os.readlink(link) == str(file):  # noqa: PTH115
+                    return True
+    return False
+
+
+def _mapped(process: Path, file: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return os.fsencode(file) in (process / "maps").read_bytes()
     return False
