@@ -27,6 +27,7 @@ _HOST_POOL = re.compile(
 _STORAGE = re.compile(r"Creating storage backend '(?P<name>[^']+)'")
 _DIRECTORY = re.compile(r"Created HiCacheFile storage directory at (?P<path>.+)")
 _UNIT_SCALES = re.compile(r"\.?[kv]_scale is not loaded|Ignoring compressed-tensors kv_cache_scheme")
+_SCALES_FILE_REFUSED = re.compile(r"Defaulting to KV cache scaling factors = 1\.0 for all layers")
 _SCALES_FILE = re.compile(r"Loaded KV cache scaling factors from (?P<path>.+)")
 _CAPACITY = re.compile(r"max_total_num_tokens=\d+, .*\bcontext_len=(?P<context>\d+)")
 
@@ -45,7 +46,8 @@ class LogFacts:
 
     ``kv``, ``draft_kv``      dtype of the target's and of the draft's KV pool, as torch spells it
     ``quant``, ``quant_algo``  method and algorithm in the checkpoint of the target, ``none`` when it is not quantized
-    ``unit_scales``           that KV scales in the target's checkpoint were left there, so that 1.0 is used
+    ``unit_scales``           that KV scales in the target's checkpoint were left there, or that a file of them was not
+                              taken, so that 1.0 is used
     ``scales_file``           the file that KV scales were read from
     ``loaded_gib``            GiB that loading the target, and with it a draft, took of the GPU of the rank that took
                               most; ``loaded_lines`` say so, one for each model
@@ -144,13 +146,16 @@ def _weights(facts: LogFacts, lines: list[str]) -> None:
 
 
 def _scales(facts: LogFacts, lines: list[str]) -> None:
-    """Only lines before the target is loaded: those of a draft come after it."""
+    """Only lines before the target is loaded: those of a draft come after it. Of a file that SGLang cannot use it says
+    so, takes 1.0, and says that it was loaded all the same."""
     for line in lines:
         if _WEIGHTS.search(line):
             return
-        if _UNIT_SCALES.search(line):
-            facts.unit_scales = Found("unit", line)
+        if _SCALES_FILE_REFUSED.search(line):
+            facts.unit_scales, facts.scales_file = Found("unit", line), None
             return
+        if _UNIT_SCALES.search(line) and facts.unit_scales is None:
+            facts.unit_scales = Found("unit", line)
 
 
 def _loaded(facts: LogFacts, lines: list[str]) -> None:

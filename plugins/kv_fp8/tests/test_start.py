@@ -12,6 +12,13 @@ from optistack.errors import InputError, PlanRefusedError
 from optistack_kv_fp8.start import before_start
 
 
+def scales(*, ranks: int = 4, layers: int = 30) -> str:
+    """As calibrate writes them; the world has four ranks, and the small model 30 layers."""
+    each = {str(layer): 0.5 for layer in range(layers)}
+    factors = {str(rank): each for rank in range(ranks)}
+    return json.dumps({"kv_cache": {"dtype": "float8_e4m3fn", "scaling_factor": factors}})
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -21,6 +28,10 @@ from optistack_kv_fp8.start import before_start
         ("[]", "holds no KV scales"),
         ('{"kv_cache": 1}', "holds no KV scales"),
         ('{"kv_cache": {"scaling_factor": {}}}', "holds no KV scales"),
+        ('{"kv_cache": {"scaling_factor": [0.5]}}', "holds no KV scales"),
+        (scales(ranks=1), r"are for 1 rank\(s\), and this plan has 4"),
+        (scales(layers=1), "are not those of the model's 30 layers"),
+        (scales(layers=31), "are not those of the model's 30 layers"),
     ],
 )
 def test_a_file_without_scales_is_refused(
@@ -38,7 +49,7 @@ def test_what_calibrate_writes_may_start_and_so_may_a_plan_without_a_file(
     world: Any, small: Any, tmp_path: Path
 ) -> None:
     file = tmp_path / "scales.json"
-    file.write_text(json.dumps({"kv_cache": {"dtype": "float8_e4m3fn", "scaling_factor": {"0": {"0": 0.5}}}}))
+    file.write_text(scales())
     before_start(world.of(small).asking(scales_file=str(file)).plan())
     before_start(world.of(small).plan())
 

@@ -43,6 +43,12 @@ LOADED = "Load weight end. elapsed=0.29 s, type=LlamaForCausalLM, quant=compress
 POOL = "KV Cache is allocated. dtype: torch.float8_e4m3fn, #tokens: 1864128, K size: 10.00 GB, V size: 10.00 GB"
 UNSAID = "Using FP8 KV cache but no scaling factors provided. Defaulting to scaling factors of 1.0."
 """SGLang logs it whenever it was given no file, whatever the checkpoint brought."""
+REFUSED = (
+    # As 0.5.23 logged on a CPU of a file for two ranks on one.
+    "An error occurred while reading 'scales.json'.",
+    "Defaulting to KV cache scaling factors = 1.0 for all layers in TP rank 0 as an error occurred during loading.",
+    "Loaded KV cache scaling factors from scales.json",
+)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +59,8 @@ UNSAID = "Using FP8 KV cache but no scaling factors provided. Defaulting to scal
         (("Ignoring compressed-tensors kv_cache_scheme {...}: only static", LOADED, POOL), "unit"),
         ((LOADED.replace("quant=compressed-tensors, ", ""), UNSAID, POOL), "unit"),
         (("Loaded KV cache scaling factors from scales.json", LOADED, POOL), "file"),
+        ((*REFUSED, LOADED, POOL), "unit"),
+        (("Loaded KV cache scaling factors from scales.json", LOADED, *REFUSED, POOL), "file"),  # a draft's is refused
         ((LOADED, UNSAID, POOL), None),
         ((LOADED, POOL, LEFT_OUT.format("k")), None),  # a draft's
     ],
@@ -68,6 +76,8 @@ def test_the_file_that_scales_came_from_is_said(engine: Any) -> None:
     log = f"[2026-11-30 21:39:39] Loaded KV cache scaling factors from scales.json\n[2026-11-30 21:39:39] {POOL}\n"
     assert engine.values(engine.but(kv_cache_dtype="fp8_e4m3"), log=log)["kv.scales_file"] == "scales.json"
     assert "kv.scales_file" not in engine.values()
+    refused = "".join(f"[2026-11-30 21:39:39] {line}\n" for line in (*REFUSED, LOADED, POOL))
+    assert "kv.scales_file" not in engine.values(engine.but(kv_cache_dtype="fp8_e4m3"), log=refused)
 
 
 def test_bf16_kv_has_no_scales(engine: Any) -> None:
