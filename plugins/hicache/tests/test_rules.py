@@ -110,7 +110,8 @@ class TestReads:
         assert f"{(11 * 10**9 - 10 * GIB) // 2048:,} tokens of a prompt of 200,000" in message
         assert self.ROOM not in bench.findings(**FILE, **pool, host_gib=13)
         assert self.ROOM not in bench.findings(**tight)
-        assert self.ROOM not in bench.findings(**FILE, **tight, write_policy="write_back")
+        for policy in ("write_back", "write_through_selective"):
+            assert self.ROOM not in bench.findings(**FILE, **tight, write_policy=policy)
         assert "at most 0 tokens of a prompt" in bench.findings(**FILE, **pool, host_gib=5)[self.ROOM].message
 
 

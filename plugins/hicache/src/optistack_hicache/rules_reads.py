@@ -14,9 +14,14 @@ def _slow_files(context: RuleContext) -> bool:
 
 
 def _room_beside_device(context: RuleContext) -> str | None:
-    """What the host tier holds besides its copy of the device's KV, where that is less than the longest prompt."""
+    """What the host tier holds besides its copy of the device's KV, where that is less than the longest prompt.
+
+    Only ``write_through``, SGLang's default, copies everything.
+    """
     host, budget, prompt = context.stack.tier(2), context.budget, context.stack.serving.context_tokens.value
-    if host is None or context.stack.tier(3) is None or host.write_policy.value == "write_back" or not prompt:
+    if host is None or context.stack.tier(3) is None or not prompt:
+        return None
+    if host.write_policy.value not in (None, "write_through"):
         return None
     if host.backend.value != "native" or host.capacity_bytes.value is None or not budget.feasible:
         return None
