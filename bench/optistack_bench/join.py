@@ -11,6 +11,7 @@ from optistack_bench.settings import Settings
 
 SHAPING = (
     "workload", "sessions", "turns", "domains", "divide", "think_limit_s", "seed", "prefill_only", "chat", "tools",
+    "min_seconds",
 )  # fmt: skip
 """The settings that decide what is sent and when. A trace is told by the workload's name, wherever its file lies; what
 a text is in tokens of the served model, by the digest."""

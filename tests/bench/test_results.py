@@ -114,13 +114,15 @@ def test_other_workloads_are_not_compared(tmp_path: Path, capsys: pytest.Capture
     assert "They sent different things" in capsys.readouterr().err
 
 
-def test_runs_that_went_on_for_other_times_are_not_compared(
+def test_runs_that_went_on_for_other_times_are_not_held_against_each_other(
     engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bench(engine, "--repeats", "1", "--out", str(tmp_path / "1")) == 0
     assert bench(engine, "--repeats", "1", "--min-seconds", "0.1", "--out", str(tmp_path / "2")) == 0
     assert run(["bench", "compare", str(tmp_path / "1"), str(tmp_path / "2")]) == 2
     assert "--min-seconds 0 and 0.1" in capsys.readouterr().err
+    assert run(["bench", "show", str(tmp_path / "1"), str(tmp_path / "2")]) == 2
+    assert "2 was measured with another workload than 1" in capsys.readouterr().err
 
 
 def test_results_measured_apart_share_a_picture(
