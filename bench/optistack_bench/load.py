@@ -118,7 +118,8 @@ class Player:
 
     async def play(self, workload: Workload, supply: Supply | None = None) -> Played:
         """Play it to its end, or until the server is gone; in a closed loop what ``supply`` hands out, if that is
-        given. Cancelled, it closes its connections and keeps nothing."""
+        given. Cancelled, it closes its connections and keeps nothing. Raises InputError where ``supply`` cannot make
+        more."""
         self._flights = _Flights()
         self._zero_s = perf_counter()
         supply = supply or Supply(workload.sessions)
@@ -151,9 +152,12 @@ class Player:
                 await self._session(session, server)
             self._note_full()
 
-        async with asyncio.TaskGroup() as users:
-            for number in range(min(self._loop.users, sessions)):
-                users.create_task(user(self._servers[number % len(self._servers)]))
+        try:
+            async with asyncio.TaskGroup() as users:
+                for number in range(min(self._loop.users, sessions)):
+                    users.create_task(user(self._servers[number % len(self._servers)]))
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from group
 
     async def _open(self, workload: Workload) -> None:
         random = Random(self._seed)

@@ -32,7 +32,7 @@ class Supply:
         self.given = 0
 
     async def next(self) -> Session | None:
-        """The next session, or None when none is to begin any more."""
+        """The next session, or None when none is to begin any more. Raises as ``more`` does."""
         if self._began_s is None:
             self._began_s = perf_counter()
         async with self._lock:

@@ -57,7 +57,8 @@ class TokenMaker:
         number = self._numbers.setdefault(name, len(self._numbers))
         if number >= MAX_NAMES or self.salt >= SALTS:
             raise InputError(
-                f"A run takes at most {MAX_NAMES:,} different blocks and {SALTS} repeats.", fix="Take fewer sessions."
+                f"A run takes at most {MAX_NAMES:,} different blocks and {SALTS} repeats.",
+                fix="Take fewer sessions, or a smaller --min-seconds.",
             )
         number += self.salt * MAX_NAMES
         high, low = divmod(number, IDS)

@@ -138,6 +138,14 @@ def test_a_further_session_that_does_not_fit_is_left_out(needed: int) -> None:
     assert names[-1] != "session-8", "some of the first nine are longer than both that were settled with"
 
 
+def test_sessions_that_cannot_be_made_are_told(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("optistack_bench.tokens.MAX_NAMES", 60)
+    assert bench(engine, "--repeats", "1", "--min-seconds", "60", "--out", str(tmp_path / "out")) == 2
+    assert "at most 60 different blocks" in capsys.readouterr().err
+
+
 def test_a_time_is_for_a_number_of_users(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(engine, "--rate", "5", "--min-seconds", "1") == 2
     assert "--min-seconds is for a number of users" in capsys.readouterr().err
