@@ -73,7 +73,10 @@ class Campaign:
         command += ["--out", str(folder), "--rows", str(rows / f"{job.name}.json")]
         visible = {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus[gpu] for gpu in run.gpus)}
         with (rows / f"{job.name}.log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **visible})
+            # Away from the terminal's Ctrl-C: a job that is told to end twice does not wait for what it has running.
+            process = subprocess.Popen(
+                command, stdout=log, stderr=log, env={**os.environ, **visible}, start_new_session=True
+            )
         self.running.append(Running(run, process))
         print(f"{run.began_s:7.1f} s  {job.name} begins on GPU {visible['CUDA_VISIBLE_DEVICES']}", flush=True)
 

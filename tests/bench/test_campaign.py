@@ -93,6 +93,7 @@ name, rows = words["--only"], pathlib.Path(words["--rows"])
 rows.with_name(name + ".seen").write_text(os.environ["CUDA_VISIBLE_DEVICES"] + " " + words["--out"])
 if name == "stays":
     signal.signal(signal.SIGTERM, lambda *_: (rows.write_text("kept"), sys.exit(130)))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(1))
     print("stays is up", flush=True)
     signal.pause()
 sys.exit(name == "fails")
@@ -132,15 +133,19 @@ def test_each_job_runs_on_its_gpu_and_a_failure_is_told_and_stops_no_other(campa
     assert (tmp_path / "out" / "rows" / "then.seen").read_text() == f"3 {tmp_path / 'out' / 'list'}"
 
 
-def test_what_runs_when_it_is_told_to_end_is_told_and_waited_for(campaign: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_what_runs_when_it_is_told_to_end_is_told_once_and_waited_for(
+    campaign: list[str], tmp_path: Path, signum: signal.Signals
+) -> None:
+    """A terminal's Ctrl-C goes to the whole process group; a job that is told twice does not wait for what it runs."""
     write(tmp_path, {"name": "stays"}, {"name": "late"})
     log = tmp_path / "out" / "rows" / "stays.log"
-    with subprocess.Popen(campaign, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(campaign, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
         assert "stays begins on GPU 3" in process.stdout.readline()
         while "is up" not in log.read_text():
             os.sched_yield()
-        process.send_signal(signal.SIGTERM)
+        os.killpg(process.pid, signum) if signum is signal.SIGINT else process.send_signal(signum)
         assert "stays ended with 130" in process.communicate(timeout=60)[0]
     assert process.returncode == 1
     told = json.loads((tmp_path / "out" / "campaign.json").read_text())
