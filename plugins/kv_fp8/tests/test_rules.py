@@ -134,6 +134,14 @@ def test_what_becomes_of_a_scales_file_on_sglang_is_said(world: Any, small: Any,
     assert "beside those of the checkpoint" in beside.findings()["sglang-scales-file"].message
 
 
+def test_a_scales_file_beside_a_draft_and_one_for_e5m2_are_refused(world: Any, small: Any) -> None:
+    plan = world.of(small).attending("trtllm_mha")
+    drafting = plan.drafting().asking(scales_file="/scales.json").findings()["sglang-scales-file"]
+    assert (drafting.severity, "draft" in drafting.message) == (Severity.ERROR, True)
+    e5m2 = plan.asking(scales_file="/scales.json", dtype="fp8_e5m2").findings()["sglang-scales-file"]
+    assert "none for fp8_e5m2" in e5m2.message
+
+
 @pytest.mark.parametrize("attention", ["torch_native", "intel_amx"])
 def test_a_scales_file_on_a_cpu_is_read_and_not_used(world: Any, small: Any, attention: str) -> None:
     plan = world.of(small).on_cpu("sglang").attending(attention).asking(scales_file="/scales.json")

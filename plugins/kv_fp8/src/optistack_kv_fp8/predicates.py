@@ -84,8 +84,12 @@ def sglang_scales_file(context: RuleContext) -> str | None:
     """What becomes of them: SGLang stores a number where the kernels of a quantized cache expect a tensor beside it."""
     if mla(context) or context.stack.kv.scales.value != FILE:
         return None
+    if dtype(context) != E4M3:
+        return f"it reads none for {dtype(context)}"
     if context.model.kv_scales:
         return "beside those of the checkpoint it does not start"
+    if drafts(context):
+        return "it gives the file to the draft too, whose model cannot load it, and does not start"
     return SGLANG_SCALES_FILE.get(backend(context) or "")
 
 

@@ -93,7 +93,8 @@ RULES: tuple[Rule, ...] = (
         message="SGLang cannot use a file of KV scales here: {detail}.",
         fix="Leave option scales_file of kv-fp8 out, and serve a calibrated checkpoint with SGLang 0.5.21 or later.",
         upstream="sglang models/llama.py load_kv_cache_scales sets k_scale to a number and leaves k_scale_float; "
-        "0.5.17 layers/attention/flashattention_backend.py:1247, triton_backend.py:1781, flashinfer_backend.py:1321",
+        "0.5.17 layers/attention/flashattention_backend.py:1247, triton_backend.py:1781, flashinfer_backend.py:1321; "
+        "0.5.23 model_executor/model_runner_components/load_model_utils.py:123 (fp8_e4m3 alone, drafts too)",
         backends=("sglang",),
         fires=predicates.sglang_scales_file,
     ),
