@@ -134,6 +134,16 @@ def test_what_becomes_of_a_scales_file_on_sglang_is_said(world: Any, small: Any,
     assert "beside those of the checkpoint" in beside.findings()["sglang-scales-file"].message
 
 
+def test_unit_scales_are_kept_where_the_engine_leaves_those_of_the_checkpoint(world: Any, small: Any) -> None:
+    def not_kept(plan: Any) -> bool:
+        return "kv-fp8-unit-scales-not-kept" in plan.asking(scales="unit").findings()
+
+    tensor, head = world.of(calibrated(small)), world.of(calibrated(small, strategy="attn_head"))
+    assert not_kept(tensor) and not_kept(tensor.by("vllm")) and not_kept(head.by("vllm"))
+    assert not not_kept(tensor.by("sglang", "0.5.17")) and not not_kept(head)
+    assert not_kept(world.having(kv_scales=True)) and not not_kept(world.having(kv_scales=True).by("vllm"))
+
+
 def test_a_scales_file_beside_a_draft_and_one_for_e5m2_are_refused(world: Any, small: Any) -> None:
     plan = world.of(small).attending("trtllm_mha")
     drafting = plan.drafting().asking(scales_file="/scales.json").findings()["sglang-scales-file"]

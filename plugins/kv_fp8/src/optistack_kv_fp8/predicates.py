@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from optistack.rules import RuleContext
+from optistack.versions import at_least
 from optistack_kv_fp8.attention import E4M3, SGLANG_MLA_CONVERTING, SGLANG_SCALES_FILE
 from optistack_kv_fp8.scales import CHECKPOINT, FILE, UNIT, claims_scales
 
@@ -40,7 +41,16 @@ def unit_scales(context: RuleContext) -> bool:
 
 
 def unit_scales_not_kept(context: RuleContext) -> bool:
-    return unit_scales(context) and context.model.kv_scales is True
+    return unit_scales(context) and context.model.kv_scales is True and not left_in_checkpoint(context)
+
+
+def left_in_checkpoint(context: RuleContext) -> bool:
+    """Whether the engine does not load the scales that the checkpoint has; three rules say so where they are asked."""
+    if context.engine.backend == "vllm":
+        return mla(context)
+    if context.engine.backend != "sglang" or mla(context) or not compressed_tensors(context):
+        return False
+    return not at_least(context.engine.version, "0.5.21") or strategy(context) not in (None, "tensor")
 
 
 def scales_unseen(context: RuleContext) -> bool:
@@ -67,17 +77,25 @@ def sglang_mla_scales_file(context: RuleContext) -> bool:
     return mla(context) and context.stack.kv.scales.value == FILE
 
 
-def sglang_scales_left_out(context: RuleContext) -> bool:
+def compressed_tensors(context: RuleContext) -> bool:
     quantization = context.model.quantization
-    method = quantization.method if quantization is not None else None
-    return not mla(context) and context.stack.kv.scales.value == CHECKPOINT and method == "compressed-tensors"
+    return quantization is not None and quantization.method == "compressed-tensors"
+
+
+def strategy(context: RuleContext) -> str | None:
+    """What the checkpoint's KV scales are by, as its metadata says it."""
+    quantization = context.model.quantization
+    scheme = quantization.raw.get("kv_cache_scheme") if quantization is not None else None
+    return scheme.get("strategy") if isinstance(scheme, dict) else None
+
+
+def sglang_scales_left_out(context: RuleContext) -> bool:
+    return not mla(context) and context.stack.kv.scales.value == CHECKPOINT and compressed_tensors(context)
 
 
 def sglang_scales_by_head(context: RuleContext) -> str | None:
-    quantization = context.model.quantization
-    scheme = quantization.raw.get("kv_cache_scheme") if quantization is not None else None
-    strategy = scheme.get("strategy") if isinstance(scheme, dict) else None
-    return strategy if sglang_scales_left_out(context) and strategy not in (None, "tensor") else None
+    by = strategy(context)
+    return by if sglang_scales_left_out(context) and by not in (None, "tensor") else None
 
 
 def sglang_scales_file(context: RuleContext) -> str | None:
