@@ -19,12 +19,13 @@ def numbered_lines(path: Path, *, fix: str) -> list[tuple[int, str]]:
     with ``fix``, when the file cannot be read or is not text in UTF-8.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
+        # Not read_text, to which a carriage return alone ends a line too.
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.", fix=fix) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not text in UTF-8.", fix=fix) from error
-    return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    return [(number, line.removesuffix("\r")) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def read_json_line(line: str) -> Any:

@@ -31,6 +31,12 @@ def test_lines_are_numbered_as_an_editor_numbers_them(tmp_path: Path) -> None:
     assert numbered_lines(file, fix="") == [(1, '{"a": "one\u2028line"}'), (4, '{"b": "one\u0085line"}')]
 
 
+def test_a_carriage_return_alone_ends_no_line(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_bytes(b"10%\r20%\r\nnext\n")
+    assert numbered_lines(file, fix="") == [(1, "10%\r20%"), (2, "next")]
+
+
 @pytest.mark.parametrize("content", [b"\xff\xfe", None])
 def test_what_is_no_text_is_refused_with_the_fix(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "prompts.jsonl"
