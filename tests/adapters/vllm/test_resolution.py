@@ -40,6 +40,7 @@ LATER = {
     "vllm-hand-contradicts",
     "vllm-attention-data-dense",
     "vllm-cpu-fp8-head",
+    "vllm-cpu-fp8-isa",
     "vllm-cpu-host-tier",
     "vllm-cpu-kv-memory",
     "vllm-cpu-mla-fp8-kv",
@@ -142,7 +143,7 @@ def resolved(
     contexts: dict[str, dict[str, RuleContext]] = {node: {} for node in NODES}
 
     def add(name: str, model: str, settings: tuple[Any, ...], options: Options) -> None:
-        node = options.get("node", "b200x4")
+        node = options.get("node", "b200x4").partition("-")[0]
         context = make_context(models[model], *settings, **{**options, "version": VERSION})
         contexts[node][name] = context
 
