@@ -51,6 +51,7 @@ REFUSED = "no connection"
 CUT = "cut off"
 TIMEOUT = "timeout"
 ERROR_EVENT = "error event"
+BAD_EVENT = "bad event"
 CONNECTION_ERRORS = (REFUSED, CUT)
 
 
@@ -124,19 +125,30 @@ class Stream(asyncio.Protocol):
             self.close()
 
     def _event(self, event: bytes) -> None:
+        chosen = b'"choices"' in event
         if b'"usage":{' in event or b'"usage": {' in event:
             self._usage(event[5:])
         elif event.startswith((b"data: [DONE]", b"data:[DONE]")):
             self._finished = True
             return
-        elif b'"choices"' not in event and b'"error"' in event:
+        elif not chosen and b'"error"' in event:
             self._answer.error, self._answer.detail = ERROR_EVENT, event[5:305].decode(errors="replace").strip()
             return
-        if b'"choices":[]' not in event and b'"choices": []' not in event:
-            if self._keeps:
-                self._answer.events.append((self._now, event[5:]))
-            else:
-                self._answer.chunks_s.append(self._now)
+        elif not chosen and not self._keeps:
+            self._odd(event[5:])
+        if b'"choices":[]' in event or b'"choices": []' in event:
+            return
+        if self._keeps:
+            self._answer.events.append((self._now, event[5:]))
+        elif chosen:
+            self._answer.chunks_s.append(self._now)
+
+    def _odd(self, text: bytes) -> None:
+        """An event without choices says nothing of tokens; one that is no JSON is the answer's error."""
+        try:
+            json.loads(text)
+        except ValueError:
+            self._answer.error, self._answer.detail = BAD_EVENT, text[:300].decode(errors="replace").strip()
 
     def _usage(self, text: bytes) -> None:
         try:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from optistack_bench.client import Answer
+from optistack_bench.client import BAD_EVENT, Answer
 from optistack_bench.workload import Turn
 
 TOOLS = [
@@ -85,7 +85,7 @@ def read_answer(answer: Answer) -> dict[str, Any] | None:
             said = [_read(delta, texts, calls) for delta in deltas]
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             if not answer.error:
-                answer.error, answer.detail = "bad event", event[:300].decode(errors="replace").strip()
+                answer.error, answer.detail = BAD_EVENT, event[:300].decode(errors="replace").strip()
             return None
         if any(said):
             answer.chunks_s.append(at_s)

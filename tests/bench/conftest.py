@@ -39,7 +39,8 @@ class Script:
     added to what usage says of the cache; ``usage`` stands in the place of it all (a function of prompt's and answer's
     tokens makes it), and False sends none; ``says`` are
     the deltas of a chat's answer, behind one with a role alone; ``tokenizes`` None answers without any token, and a
-    text with another kind of JSON; ``lists`` False lists no model; ``error_event`` is all that a stream has."""
+    text with another kind of JSON; ``lists`` False lists no model; ``error_event`` is all that a stream has; ``noise``
+    is an event before every answer."""
 
     token_s: float = 0.0
     first_s: float = 0.0
@@ -54,6 +55,7 @@ class Script:
     lie: int = 0
     usage: object = None
     error_event: bool = False
+    noise: bytes = b""
     says: list[dict[str, Any]] = field(default_factory=lambda: [{"content": "x"}] * 3)
 
 
@@ -174,6 +176,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         time.sleep(script.first_s)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            if script.noise:
+                self._chunk(b"data: %b\n\n" % script.noise)
             for choice in choices:
                 self._event({"choices": [choice], "usage": None})
                 time.sleep(script.token_s)

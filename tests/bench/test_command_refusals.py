@@ -74,6 +74,18 @@ def test_the_fix_is_for_what_went_wrong(
     assert fix in said
 
 
+def test_an_event_that_is_no_json_is_an_error_and_one_without_choices_no_token(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with Engine(Script(noise=b"{not json")) as engine:
+        assert run(["bench", "--endpoint", engine.url, *FAST[:-1], "1"]) == 1
+    assert "bad event: {not json" in capsys.readouterr().err
+    with Engine(Script(noise=b'{"id":1}')) as engine:
+        assert bench(engine, "--repeats", "1", "--out", str(tmp_path / "out")) == 0
+    lines = [json.loads(line) for line in (tmp_path / "out" / "requests.jsonl").read_text().splitlines()]
+    assert all(len(line["gaps_s"]) == line["output_tokens"] - 1 and not line["error"] for line in lines)
+
+
 def test_an_engine_that_is_named_twice_is_refused(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     again = engine.url.replace("127.0.0.1", "localhost")
     assert bench(engine, "--engine", engine.url, "--engine", again) == 2
