@@ -41,6 +41,10 @@ EXPECTED = {
 }
 """pydantic's error types in a user's words; ``{}`` is filled from the error's own context."""
 
+_SECTION_FIX = dict.fromkeys(
+    ("dict_type", "model_type", "model_attributes_type"), "Give its keys and values below it, or nothing at all."
+)
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -84,8 +88,17 @@ def problems_of(
             add = f"--set {above[-1]}.{name}=..." if place.startswith("-p ") else str(steps[-1])
             found.append(Problem(place, f"{label} is missing.", _how_to_mend(model, steps, add=add)))
         else:
-            found.append(Problem(place, f"{label} {_must_be(entry)}.", _how_to_mend(model, steps)))
+            fix = _as_text(entry) or _how_to_mend(model, steps) or _SECTION_FIX.get(entry["type"], "")
+            found.append(Problem(place, f"{label} {_must_be(entry)}.", fix))
     return found
+
+
+def _as_text(entry: Any) -> str:
+    """How to write text that YAML takes for a number or a truth: a version is the usual case."""
+    given = entry["input"]
+    if entry["type"] != "string_type" or not isinstance(given, (bool, int, float)):
+        return ""
+    return f'Put it in quotes as it is meant: "{_shown(given)}".'
 
 
 def _without_consequences(entries: Sequence[Any]) -> list[Any]:
