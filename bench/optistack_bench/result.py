@@ -178,7 +178,7 @@ class Result(_Value):
     def problem(self) -> str:
         """Why this is no measurement to go by; ``""`` for one that is whole."""
         if self.state != "complete":
-            return f"The benchmark is partial: {self.why or 'it was broken off'}"
+            return f"The benchmark is partial: {self.why or 'it was broken off, or still runs.'}"
         if self.unanswered:
             return self.unanswered
         for point in self.points:

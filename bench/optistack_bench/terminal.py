@@ -80,7 +80,7 @@ def facts(result: Result) -> Sequence[str]:
         )
     lines += [line for point in result.points for line in notes(point)]
     if result.state != "complete":
-        lines.append(f"PARTIAL: {result.why or 'it was broken off'}")
+        lines.append(f"PARTIAL: {result.why or 'it was broken off, or still runs.'}")
     elif result.problem:
         lines.append(f"FAILED: {result.problem}")
     return list(dict.fromkeys(printable(line) for line in lines))

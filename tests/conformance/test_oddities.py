@@ -19,6 +19,7 @@ from optistack_conformance.faults.tamper import Tamper
 from optistack_conformance.outcomes import Outcome
 from optistack_conformance.runner import run_suite
 from optistack_conformance.selection import Selection
+from optistack_conformance.tiers.contract import test_structure
 
 Event = dict[str, Any]
 
@@ -150,3 +151,9 @@ def test_a_server_with_nothing_but_the_openai_routes_is_judged_by_what_it_has() 
     assert [(one.id, one.why) for one in report.results if one.outcome is Outcome.FAIL] == []
     assert report.verdict_of(0) is Outcome.PASS
     assert report.verdict_of(1) is Outcome.SKIPPED, "nobody can score tokens there, and it is said"
+
+
+def test_a_server_that_makes_no_tool_call_is_asked_for_its_parser() -> None:
+    no_call: dict[str, Any] = {"content": "It is warm in Paris.", "tool_calls": None}
+    with pytest.raises(AssertionError, match="serving.tool_call_parser"):
+        test_structure.test_named_tool_call(no_call)

@@ -18,6 +18,8 @@ from optistack_conformance.tiers.contract.offers import offered
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "weather", "schema": WEATHER, "strict": True}}
 TOOLS: dict[str, Any] = {"messages": TOOL_MESSAGES, "tools": [TOOL], "max_tokens": 120, "temperature": 0.0}
 
+NO_CALL = "no tool call; is the engine started with the parser of this model's (serving.tool_call_parser)?"
+
 
 def _offered(client: Client, **fields: Any) -> dict[str, Any]:
     body = offered(client, CHAT, **fields)
@@ -69,6 +71,7 @@ def test_json_schema_is_kept(candidate: Client) -> None:
 def test_named_tool_call(named_call: dict[str, Any]) -> None:
     """A tool that is asked for by name is called, with arguments that parse and are valid."""
     calls = named_call.get("tool_calls") or []
+    assert calls, NO_CALL
     assert len(calls) == 1, f"{len(calls)} tool calls"
     assert calls[0]["type"] == "function"
     assert calls[0]["id"]
@@ -79,6 +82,7 @@ def test_streamed_tool_call_assembles(candidate: Client, named_call: dict[str, A
     """The deltas of a streamed tool call make up the call that comes without a stream."""
     whole = [(call["function"]["name"], call["function"]["arguments"]) for call in named_call.get("tool_calls") or []]
     streamed = _assembled(candidate.stream(CHAT, **TOOLS, tool_choice=TOOL_CHOICE))
+    assert streamed or whole, NO_CALL
     assert len(streamed) == 1, f"{len(streamed)} tool calls in the stream"
     _check_call(*streamed[0])
     # Compared as values: an engine may write the whole call anew from what it parsed, and so with other white space.
@@ -90,7 +94,7 @@ def test_required_tool_call(candidate: Client) -> None:
     """tool_choice required ends in a valid call, and the finish reason says so."""
     choice = _offered(candidate, **TOOLS, tool_choice="required")["choices"][0]
     calls = choice["message"].get("tool_calls") or []
-    assert calls, "no tool call"
+    assert calls, NO_CALL
     _check_call(calls[0]["function"]["name"], calls[0]["function"]["arguments"])
     assert choice["finish_reason"] == "tool_calls"
 
@@ -120,7 +124,8 @@ def test_schema_is_kept_every_time(candidate: Client, selection: Selection) -> N
 
 def test_tool_call_ids_are_new(candidate: Client, named_call: dict[str, Any]) -> None:
     """The next tool call of a conversation has an id that the conversation does not have yet: results go by it."""
-    first = named_call["tool_calls"]
+    first = named_call.get("tool_calls") or []
+    assert first, NO_CALL
     result = {"role": "tool", "tool_call_id": first[0]["id"], "content": '{"temperature": 4}'}
     said = {"role": "assistant", "content": None, "tool_calls": first}
     messages = [*TOOL_MESSAGES, said, result, {"role": "user", "content": "And in Rome?"}]
