@@ -13,7 +13,7 @@ WORDS = {"float32": "auto"}
 
 def add_kernels(builder: LaunchBuilder, request: RenderRequest) -> None:
     stack = request.stack
-    if request.model.dtype == "float32":
+    if request.model.dtype == "float32" and request.engine.device == "cpu":
         why = "vLLM makes 16 bits of a float32 checkpoint otherwise"
         builder.flag(
             "--dtype", "float32", source="vllm", why=why, reference="vllm 0.32 config/model.py _resolve_auto_dtype"

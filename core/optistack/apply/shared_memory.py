@@ -47,7 +47,7 @@ def _named(name: str, part: str) -> bool:
 
 def _used(file: Path) -> bool:
     """Whether a process that this user may look at has ``file`` open or mapped."""
-    return any(_has(Path("/proc", pid), file) for pid in os.listdir("/proc") if pid.isdigit())  # noqa: PTH208
+    return any(_has(process, file) for process in Path("/proc").iterdir() if process.name.isdigit())
 
 
 def _has(process: Path, file: Path) -> bool:
@@ -59,7 +59,7 @@ def _opened(process: Path, file: Path) -> bool:
     with contextlib.suppress(OSError):  # it has just ended, or is somebody else's, whom the file's mode keeps out
         for link in (process / "fd").iterdir():
             with contextlib.suppress(FileNotFoundError):  # closed since, which says nothing of the others
-                if os.readlink(link) == str(file):  # noqa: PTH115
+                if link.readlink() == file:
                     return True
     return False
 

@@ -157,6 +157,7 @@ CASES: list[Case] = [
     case("vllm-cpu-fp8-isa", "small", (FP8,), (), on={**CPU, "node": "cpu-avx2"}),
     case("vllm-cpu-bf16-isa", "small", (), (), on={**CPU, "node": "cpu-avx2"}, **{**CPU, "node": "cpu-avx512"}),
     case("vllm-cpu-bf16-isa", "small", (), (), on={**CPU, "node": "cpu-avx2"}, **CPU),
+    case("vllm-cpu-bf16-isa", "small", (), (), on={**CPU, "node": "cpu-avx2"}, **{**CPU, "node": "cpu-other"}),
     case("vllm-cpu-mla-prefix-caching", "kimi", (), (Serving(prefix_caching=False),), on=CPU),
     case("vllm-cpu-kv-memory", "small", (), (), on={"node": "cpu"}, **CPU),
     case("vllm-cpu-attention-backend", "small", (attention("FLASHINFER"),), (attention("CPU_ATTN"),), on=CPU),

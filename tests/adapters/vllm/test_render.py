@@ -126,7 +126,7 @@ def test_a_laptop_gets_exact_kv_bytes_and_nothing_for_gpus(small: ModelFacts, re
     }
 
 
-def test_a_float32_model_stays_float32(small: ModelFacts, render: Callable[..., Launch]) -> None:
+def test_a_float32_model_stays_float32_on_a_cpu(small: ModelFacts, render: Callable[..., Launch]) -> None:
     """vLLM would make 16 bits of its weights, and has no word for its KV."""
     launch = render(
         small.model_copy(update={"dtype": "float32"}),
@@ -136,6 +136,7 @@ def test_a_float32_model_stays_float32(small: ModelFacts, render: Callable[..., 
     )
     assert (launch.value_of("--dtype"), launch.value_of("--kv-cache-dtype")) == ("float32", "auto")
     assert not render(small, node="cpu", spec={"serving": {"kv_memory_gib": 1}}).has("--dtype")
+    assert not render(small.model_copy(update={"dtype": "float32"}), FP8).has("--dtype")
 
 
 def test_every_part_says_who_set_it_and_why(kimi: ModelFacts, render: Callable[..., Launch]) -> None:

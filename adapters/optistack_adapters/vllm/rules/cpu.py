@@ -48,7 +48,8 @@ def _fp8_isa(context: RuleContext) -> str | None:
 
 
 def _slow_bf16(context: RuleContext) -> bool:
-    return on_cpu(context) and context.node.cpu_isa in NARROW and context.model.dtype == "bfloat16"
+    """Of AVX2 alone: a CPU of another kind than x86 may have instructions for BF16."""
+    return on_cpu(context) and context.node.cpu_isa == "avx2" and context.model.dtype == "bfloat16"
 
 
 def _mla_prefix(context: RuleContext) -> bool:
