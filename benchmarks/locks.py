@@ -1,4 +1,4 @@
-"""Locks that lists of configurations share: one a GPU."""
+"""Locks that lists of configurations share: one a GPU, and one of the host, which starts share and quiet measurements do not."""
 
 from __future__ import annotations
 
@@ -18,6 +18,17 @@ def alone(locks: Sequence[Path]) -> Iterator[None]:
             held.close()
             with busy.open("w") as waited:
                 fcntl.flock(waited, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def held(file: Path | None, *, alone: bool) -> Iterator[None]:
+    """Holds ``file``, ``alone`` or with others that do not want it alone; nothing where there is no file."""
+    if file is None:
+        yield
+        return
+    with file.open("w") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         yield
 
 

@@ -1,7 +1,7 @@
 """Start a list of configurations one after the other: the plan held against the engine, and the benchmark on each.
 
     python benchmarks/run_configurations.py benchmarks/configurations/plan-on-cpu.yaml --out DIR [--plan-only]
-        [--engine-python BACKEND=PATH] [--engine-version V] [--only NAME] [--seconds N] [--lock FILE] [--rows FILE]
+        [--engine-python BACKEND=PATH] [--engine-version V] [--only NAME] [--seconds N] [--lock FILE] [--starting FILE] [--rows FILE]
 
 A file of configurations has a `title`, what it `needs`, `common` fields, and `configurations`: each has a name, a stack
 (relative to the file), a backend, and, where wanted, `without` and `plugins` (left out and added), `set`,
@@ -14,7 +14,8 @@ second that the memory's bandwidth allows, the benchmark's figures, tokens/s/use
 allows, and where an engine refuses, what it said. `--plan-only` plans and starts nothing; `--seconds` begins no
 configuration later than that. Lists that share a GPU are given the same `--lock` file: their engines may run together
 and one may start while another is measured, but only one is measured at a time. A list of two locks takes both together
-and holds none while it waits. Told to end (SIGTERM, Ctrl-C), it tells what is running to end, writes the row with what
+and holds none while it waits. With the same `--starting` file no engine starts while a configuration that is `quiet` is
+measured, and it is measured when none is starting. Told to end (SIGTERM, Ctrl-C), it tells what is running to end, writes the row with what
 was measured by then and `ended`, and begins no other: exit code 130. It is 1 when a configuration failed or missed the
 plan by more than 2%.
 """
@@ -35,7 +36,7 @@ from typing import Any
 import yaml
 from bandwidth import bandwidth_steps_s, speed
 from commands import check, optistack
-from locks import alone
+from locks import alone, held
 
 from optistack.apply.termination import termination_raises
 
@@ -64,6 +65,7 @@ def run_one(
     out: Path,
     pythons: dict[str, str],
     locks: Sequence[Path],
+    starting: Path | None,
     *,
     plan_only: bool,
 ) -> None:
@@ -88,12 +90,13 @@ def run_one(
     if code or plan_only:
         return
     try:
-        code, applied = optistack(["apply", *words, *one.get("apply", ()), "--keep", "--json"], env, log)
+        with held(starting, alone=False):
+            code, applied = optistack(["apply", *words, *one.get("apply", ()), "--keep", "--json"], env, log)
         if "receipts" not in applied:
             row |= {"failed": "apply", "exit_code": code, "error": applied.get("error", "")}
             return
         try:
-            with alone(locks):
+            with held(starting if one.get("quiet") else None, alone=True), alone(locks):
                 after_start(row, one, applied, code, folder, out, env, log)
         finally:
             keep_log(one["name"], out)
@@ -191,13 +194,14 @@ def main() -> int:
     parser.add_argument("--only", action="append", metavar="NAME")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--lock", action="append", default=[], type=Path, metavar="FILE")
+    parser.add_argument("--starting", type=Path, metavar="FILE")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="where rows go, DIR/rows.json otherwise")
     given = parser.parse_args()
     document = yaml.safe_load(given.file.read_text())
     pythons = dict(word.split("=", 1) for word in given.engine_python)
     if unknown := {*(given.only or ())} - {one["name"] for one in document["configurations"]}:
         parser.error(f"{given.file} has no configuration {', '.join(sorted(unknown))}")
-    for lock in given.lock:
+    for lock in filter(None, (*given.lock, given.starting)):
         if not lock.parent.is_dir():
             parser.error(f"there is no folder {lock.parent} for {lock}")
     with termination_raises():
@@ -222,7 +226,7 @@ def run_all(document: dict[str, Any], given: argparse.Namespace, pythons: dict[s
             if began > end:
                 row |= {"failed": "start", "exit_code": None, "error": "not begun: the time was over"}
             else:
-                run_one(row, one, given.file.parent, given.out, pythons, given.lock, plan_only=given.plan_only)
+                run_one(row, one, given.file.parent, given.out, pythons, given.lock, given.starting, plan_only=given.plan_only)
         except KeyboardInterrupt as told:
             row["ended"] = str(told) or "SIGINT"
             raise

@@ -1,6 +1,6 @@
 """Tokens/s/user and acceptance of a running vLLM or SGLang, with a draft or without.
 
-    python speed.py --endpoint URL --prompts SHARD.safetensors [--users 1 4 16] [--out RESULT.json]
+    python speed.py --endpoint URL --prompts SHARD.safetensors [--users 1 4 16] [--no-forced] [--out RESULT.json]
 
 The prompts of a shard are answered greedily, as token ids, by so many users at once, each asking the next prompt as
 soon as its last answer is complete: --answers of them (at least eight a user), of up to --tokens tokens, after a round
@@ -32,13 +32,14 @@ def main() -> None:
     parser.add_argument("--users", type=int, nargs="*", default=[1, 4, 16])
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--answers", type=int, default=40)
+    parser.add_argument("--forced", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     prompts = [list(one.ids[: one.prompt_tokens]) for one in read_shard(given.prompts)[1]]
     found: dict[str, Any] = {}
     with Endpoint(given.endpoint) as engine:
         ask = Asker(engine, given.tokens)
-        for forced in (False, True):
+        for forced in (False, True) if given.forced else (False,):
             for users in given.users:
                 count = max(given.answers, 8 * users)
                 ask.round(prompts[-users:], users, forced=forced)
