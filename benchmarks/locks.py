@@ -1,4 +1,5 @@
-"""Locks that lists of configurations share: one a GPU, and one of the host, which starts share and quiet measurements do not."""
+"""Locks that lists of configurations share: one a GPU, and one of the host, which starts share and a quiet measurement
+does not."""
 
 from __future__ import annotations
 

@@ -7,11 +7,12 @@ A campaign says what it is (`campaign`), what it `needs`, the `gpu_gib` that eng
 `jobs`, the most wanted first: each names a `list` beside the campaign, a configuration of it, the `gpu_gib` that its
 engine takes of each of its `gpus` (1), and, where wanted, those `after` whose end it begins, and the `start_s` and
 `measure_s` that it took before. Engines start as memory allows while others are measured; on a GPU one is measured at a
-time (`run_configurations.py --lock`), and while a `quiet` one is, none starts. A job that needs more GPUs than there are is left out, and said. DIR/LIST gets
-what run_configurations.py writes, DIR/rows each job's row, NAME.json, and output, NAME.log, and DIR campaign.json: by
-job its GPUs, when it began and ended, and its exit code. When the seconds are over, or on SIGTERM or Ctrl-C, what runs
-is told to end, which keeps what was measured by then. Exit code 1 where a job failed, was ended or was not begun.
-`--simulate` starts nothing and prints when each would be measured and end.
+time (`run_configurations.py --lock`), and while a `quiet` one is, none starts. A job that needs more GPUs than there
+are is left out, and said. DIR/LIST gets what run_configurations.py writes, DIR/rows each job's row, NAME.json, and
+output, NAME.log, and DIR campaign.json: by job its GPUs, when it began and ended, and its exit code. When the seconds
+are over, or on SIGTERM or Ctrl-C, what runs is told to end, which keeps what was measured by then. Exit code 1 where a
+job failed, was ended or was not begun. `--simulate` starts nothing and prints when each would be measured and end, as if
+none were quiet.
 """
 
 from __future__ import annotations

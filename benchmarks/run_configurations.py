@@ -1,7 +1,8 @@
 """Start a list of configurations one after the other: the plan held against the engine, and the benchmark on each.
 
     python benchmarks/run_configurations.py benchmarks/configurations/plan-on-cpu.yaml --out DIR [--plan-only]
-        [--engine-python BACKEND=PATH] [--engine-version V] [--only NAME] [--seconds N] [--lock FILE] [--starting FILE] [--rows FILE]
+        [--engine-python BACKEND=PATH] [--engine-version V] [--only NAME] [--seconds N] [--lock FILE] [--starting FILE]
+        [--rows FILE]
 
 A file of configurations has a `title`, what it `needs`, `common` fields, and `configurations`: each has a name, a stack
 (relative to the file), a backend, and, where wanted, `without` and `plugins` (left out and added), `set`,
@@ -15,9 +16,9 @@ allows, and where an engine refuses, what it said. `--plan-only` plans and start
 configuration later than that. Lists that share a GPU are given the same `--lock` file: their engines may run together
 and one may start while another is measured, but only one is measured at a time. A list of two locks takes both together
 and holds none while it waits. With the same `--starting` file no engine starts while a configuration that is `quiet` is
-measured, and it is measured when none is starting. Told to end (SIGTERM, Ctrl-C), it tells what is running to end, writes the row with what
-was measured by then and `ended`, and begins no other: exit code 130. It is 1 when a configuration failed or missed the
-plan by more than 2%.
+measured, and it is measured when none is starting. Told to end (SIGTERM, Ctrl-C), it tells what is running to end,
+writes the row with what was measured by then and `ended`, and begins no other: exit code 130. It is 1 when a
+configuration failed or missed the plan by more than 2%.
 """
 
 from __future__ import annotations
@@ -226,7 +227,8 @@ def run_all(document: dict[str, Any], given: argparse.Namespace, pythons: dict[s
             if began > end:
                 row |= {"failed": "start", "exit_code": None, "error": "not begun: the time was over"}
             else:
-                run_one(row, one, given.file.parent, given.out, pythons, given.lock, given.starting, plan_only=given.plan_only)
+                locks = given.lock, given.starting
+                run_one(row, one, given.file.parent, given.out, pythons, *locks, plan_only=given.plan_only)
         except KeyboardInterrupt as told:
             row["ended"] = str(told) or "SIGINT"
             raise
