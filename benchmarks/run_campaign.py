@@ -11,8 +11,8 @@ time (`run_configurations.py --lock`), and while a `quiet` one is, none starts. 
 are is left out, and said. DIR/LIST gets what run_configurations.py writes, DIR/rows each job's row, NAME.json, and
 output, NAME.log, and DIR campaign.json: by job its GPUs, when it began and ended, and its exit code. When the seconds
 are over, or on SIGTERM or Ctrl-C, what runs is told to end, which keeps what was measured by then. Exit code 1 where a
-job failed, was ended or was not begun. `--simulate` starts nothing and prints when each would be measured and end, as if
-none were quiet.
+job failed, was ended or was not begun. `--simulate` starts nothing and prints when each would be measured and end, were
+none quiet.
 """
 
 from __future__ import annotations

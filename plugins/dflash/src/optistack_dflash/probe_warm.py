@@ -26,8 +26,8 @@ LEAST_RATIO = 0.95
 """Of the warm acceptance length to the cold one. Measured with vLLM 0.32 on a CPU: 1.00, trained or not."""
 
 CHANCE = 2.0
-"""Standard errors by which the warm length must be below the cold one: a start in 43 fails by chance. On an H200 44 warm
-drafts gave 2.89 and 41 cold ones 3.10, 0.4 of them, where `optistack conformance` then saw 1.32 and 1.32 on 108 drafts."""
+"""Standard errors by which the warm length must be below the cold one: one start in 43 fails by chance. On an H200 44
+warm drafts gave 2.89 and 41 cold ones 3.10, 0.4 of them; `optistack conformance` then saw 1.32 and 1.32."""
 
 MIN_DRAFTS = 16
 """In each run. With 128 tokens that is an acceptance length of up to 8."""
