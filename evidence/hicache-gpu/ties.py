@@ -1,9 +1,9 @@
-"""How near the tokens are that `checks.py ... hits-by-tier` asks for: its prompt is random, so greedy answers may turn on a tie.
+"""How near the tokens are that `checks.py ... hits-by-tier` asks for: greedy answers to its random prompt turn on ties.
 
     python evidence/hicache-gpu/ties.py CHECKPOINT
 
-With transformers on a CPU: the 8 tokens that follow the prompt and by how many nat each is ahead of the next best, for a
-whole prompt and for one whose last 40 or 8 tokens are computed on KV of the rest, in float32 and BF16.
+With transformers on a CPU: the 8 tokens that follow the prompt and by how many nat each is ahead of the next best, for
+a whole prompt and for one whose last 40 or 8 tokens are computed on KV of the rest, in float32 and BF16.
 """
 
 from __future__ import annotations
