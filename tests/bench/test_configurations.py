@@ -18,7 +18,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 LISTS = sorted(path for path in (ROOT / "benchmarks" / "configurations").glob("*.yaml") if "title" in path.read_text())
 KNOWN = {"name", "stack", "backend", "without", "plugins", "set", "engine_args", "env", "apply", "bench", "conformance"}
-KNOWN |= {"checks"}
+KNOWN |= {"checks", "quiet"}
 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
@@ -225,3 +225,35 @@ def test_a_padded_tokenizer_has_every_token_of_the_model_and_what_it_had() -> No
     assert found["model"]["vocab"].items() >= had["model"]["vocab"].items() and found["decoder"] is None
     with pytest.raises(ValueError, match="no BPE"):
         pad({"model": {"type": "Unigram"}}, 5)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "together"), [(False, False, True), (False, True, False), (True, False, False)]
+)
+def test_starts_go_together_and_a_quiet_measurement_goes_alone(
+    tmp_path: Path, first: bool, second: bool, together: bool
+) -> None:
+    held = runpy.run_path(str(ROOT / "benchmarks" / "locks.py"))["held"]
+    file, entered = tmp_path / "starting.lock", threading.Event()
+
+    def enter() -> None:
+        with held(file, alone=second):
+            entered.set()
+
+    thread = threading.Thread(target=enter)
+    with held(file, alone=first), file.open("w") as other:
+        if together:
+            thread.start()
+            assert entered.wait(30)
+        else:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(other, (fcntl.LOCK_EX if second else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            thread.start()
+            assert not entered.is_set()
+    assert entered.wait(30), "the one that waited comes next"
+    thread.join()
+
+
+def test_without_a_file_of_starts_nothing_is_held() -> None:
+    with runpy.run_path(str(ROOT / "benchmarks" / "locks.py"))["held"](None, alone=True):
+        pass
