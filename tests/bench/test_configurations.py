@@ -234,24 +234,24 @@ def test_starts_go_together_and_a_quiet_measurement_goes_alone(
     tmp_path: Path, first: bool, second: bool, together: bool
 ) -> None:
     held = runpy.run_path(str(ROOT / "benchmarks" / "locks.py"))["held"]
-    file, entered = tmp_path / "starting.lock", threading.Event()
+    file, entered, order = tmp_path / "starting.lock", threading.Event(), list[str]()
 
     def enter() -> None:
         with held(file, alone=second):
+            order.append("second")
             entered.set()
 
     thread = threading.Thread(target=enter)
     with held(file, alone=first), file.open("w") as other:
+        thread.start()
         if together:
-            thread.start()
             assert entered.wait(30)
         else:
             with pytest.raises(BlockingIOError):
                 fcntl.flock(other, (fcntl.LOCK_EX if second else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-            thread.start()
-            assert not entered.is_set()
-    assert entered.wait(30), "the one that waited comes next"
-    thread.join()
+        order.append("first has ended")
+    thread.join(30)
+    assert sorted(order) == ["first has ended", "second"] and (order[0] == "second") is together
 
 
 def test_without_a_file_of_starts_nothing_is_held() -> None:

@@ -18,8 +18,7 @@ from optistack.settings import Serving, choose
 from optistack.stack.spec import ParallelSection
 from optistack.verify.endpoint import Endpoint
 from optistack.verify.receipt import CheckResult, Status
-from optistack_dflash.probe_counters import Drafting
-from optistack_dflash.probe_warm import CHECK, LINE_TOKENS, MAX_TOKENS, PAGES, Run, judge, prompt
+from optistack_dflash.probe_warm import CHECK
 
 VOCAB = 100
 TOP, SECOND, REST = -0.1, -0.35, -9.0
@@ -295,20 +294,6 @@ def test_what_is_lost_after_a_hit_fails_and_what_was_no_hit_proves_nothing(
     assert (result.status, why in result.why) == (status, True), result
 
 
-@pytest.mark.parametrize(
-    ("warm", "status"),
-    [((44, 83), Status.UNPROVEN), ((44, 30), Status.FAIL), ((440, 830), Status.UNPROVEN), ((4400, 7500), Status.FAIL)],
-)
-def test_a_difference_that_chance_makes_is_no_failure(warm: tuple[float, float], status: Status) -> None:
-    """The first is what an H200 gave for a stack that lost nothing."""
-    cold = (41, 86) if warm[0] < 100 else (41 * warm[0] / 44, 86 * warm[0] / 44)
-    runs = [
-        Run(text="alike", prompt_tokens=756, cached_tokens=cached, drafting=Drafting(drafts, 7 * drafts, accepted, ""))
-        for (drafts, accepted), cached in ((cold, 0), (warm, 736))
-    ]
-    assert judge(*runs).status is status
-
-
 def test_a_draft_that_is_nearly_always_right_leaves_too_few_steps_to_tell(check: Check) -> None:
     result = check(block_tokens=16, accepted=15)["dflash/warm-acceptance"]
     assert (result.status, "too few" in result.why) == (Status.UNPROVEN, True), result
@@ -325,26 +310,6 @@ def test_without_prefix_caching_no_run_is_warm(make_bench: Any) -> None:
     bench = make_bench(backend="vllm", others=[Serving(prefix_caching=choose(False))])
     results = optistack_dflash.optistack_probe(plan=bench.plan(), endpoint=FakeEngine().endpoint())
     assert [(r.status, "off" in r.why) for r in results if r.id == CHECK] == [(Status.UNPROVEN, True)]
-
-
-@pytest.mark.parametrize(("page", "context"), [(1, None), (128, 4096), (256, 262_144), (64, 1024)])
-def test_the_prompt_fills_pages_and_leaves_room_for_the_answer(page: int, context: int | None) -> None:
-    lines = prompt(page, context).splitlines()
-    assert context is None or len(lines) * LINE_TOKENS + MAX_TOKENS <= context
-    assert context == 1024 or len(lines) * LINE_TOKENS // 2 >= PAGES * page
-    assert prompt(page, context) != prompt(page, context)
-
-
-def test_a_context_without_room_for_pages_gets_no_prompt() -> None:
-    assert prompt(16, 256) == ""
-
-
-def test_a_parting_answer_is_no_evidence_of_a_loss() -> None:
-    cold, warm = (
-        Run(text, 600, cached, Drafting(drafts, 7 * drafts, accepted, ""))
-        for text, cached, drafts, accepted in (("yes, so it is", 0, 30, 120), ("no", 512, 60, 60))
-    )
-    assert judge(cold, warm).status is Status.UNPROVEN
 
 
 @pytest.mark.parametrize("dialect", ["sglang"])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from optistack.errors import CheckFailedError
 from optistack.verify.receipt import CheckResult, Status
+from optistack_conformance.statistics.acceptance import Drafts
 from optistack_dflash.probe_counters import Drafting, sglang_fields, vllm_counters, vllm_moved
 
 if TYPE_CHECKING:
@@ -112,14 +113,10 @@ def judge(cold: Run, warm: Run) -> CheckResult:
 
 
 def shortfall(cold: Drafting, warm: Drafting) -> float:
-    """By how many standard errors the warm acceptance length is below the cold one. Pure.
-
-    If each token of a draft is right with the same probability, the number of accepted ones is geometric: with mean m
-    its variance is m (1 + m), and no more where the draft ends before.
-    """
-    means = [run.accepted / run.drafts for run in (cold, warm)]
-    variance = sum(mean * (1 + mean) / run.drafts for mean, run in zip(means, (cold, warm), strict=True))
-    return (means[0] - means[1]) / sqrt(variance) if variance else 0.0
+    """By how many standard errors the warm acceptance length is below the cold one, drafts being geometric. Pure."""
+    was, now = (Drafts(run.drafts, run.accepted) for run in (cold, warm))
+    variance = was.variance + now.variance
+    return (was.length - now.length) / sqrt(variance) if variance else 0.0
 
 
 def _lengths(cold: Run, warm: Run) -> str:
